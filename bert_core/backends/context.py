@@ -131,11 +131,11 @@ class _NoGradients:
         pass
 
 
-def computed(function: type[Function], *arguments: Any) -> Any:
+def applied(function: type[Function], *arguments: Any) -> Any:
     """What `function.apply` gives; if gradients are off, by its forward pass alone.
 
-    Large products evict from the cache what autograd's bookkeeping reads. Without that, a text of
-    ten tokens took a tenth less time.
+    Large products evict from the cache what autograd's bookkeeping reads. With packed biases, this
+    took a tenth off the time of a text of ten tokens.
     """
     if torch.is_grad_enabled():
         return function.apply(*arguments)

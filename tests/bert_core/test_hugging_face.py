@@ -205,7 +205,7 @@ def test_a_decoder_that_is_not_tied_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("head", ["encoder", "next_sentence"])
-def test_what_predicts_no_tokens_is_read_from_beside_a_decoder_that_is_not_tied(tmp_path, head):
+def test_heads_without_tokens_are_read_although_the_decoder_is_untied(tmp_path, head):
     model = new_model()
     export_model(tmp_path / "free", model)
     decoder = {"cls.predictions.decoder.weight": torch.zeros(120, 32)}

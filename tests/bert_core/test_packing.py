@@ -9,9 +9,10 @@ import torch
 
 import bert_core as bc
 from bert_core.backends.context import computing, current_context
-from bert_core.backends.cpu import look_up
+from bert_core.backends.cpu import layer_kernels, look_up
 from bert_core.backends.cpu.layer_kernels import _PACKS
 from bert_core.model.trainable import PACKED_TOKENS
+from bert_core.ragged import RaggedBatch
 from bert_core.training.optimization import AdamW, OptimizationConfig
 from tests.bert_core.test_asking import QUESTIONS, model_for
 from tests.bert_core.test_inference import TEXTS, new_model
@@ -92,11 +93,26 @@ def test_biases_that_were_changed_alone_are_seen(tokenizer, precision):
     for each in (model, other):
         with torch.no_grad():
             for layer in each.encoder.layers:
-                layer.attention.to_out.bias[::2] += 3
+                for linear in (layer.attention.to_out, layer.feed_forward.widen):
+                    linear.bias[::2] += 3
     expected = vectors(other, tokenizer, precision=precision)
     found = vectors(model, tokenizer, precision=precision)
     np.testing.assert_allclose(found, expected, atol=0.05)
     assert np.abs(found - before).max() > 0.05
+
+
+def test_no_autograd_function_is_applied_where_gradients_are_off(tokenizer, monkeypatch):
+    model = new_model("encoder")
+    expected = vectors(model, tokenizer)
+
+    def refuse(*_):
+        raise AssertionError("autograd")
+
+    for function in (layer_kernels._AddNorm, layer_kernels._Linear, layer_kernels._LookUp):
+        monkeypatch.setattr(function, "apply", refuse)
+    np.testing.assert_array_equal(vectors(model, tokenizer), expected)
+    with pytest.raises(AssertionError, match="autograd"):
+        model.encoder(RaggedBatch.from_sequences([[1, 2]]))
 
 
 def test_a_packed_model_is_trained_only_once_its_weights_are_released(tokenizer):

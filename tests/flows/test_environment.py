@@ -158,7 +158,8 @@ def test_flows_are_not_begun_where_the_prefect_server_is_away(
     url = f"http://127.0.0.1:{free_port()}/api"
     monkeypatch.setenv("PREFECT_API_URL", url)
     wait_for_api = environment.prepare_flows(nothing_configured / "home")
-    there = temporary_settings({PREFECT_API_URL: url})  # imported before the variable was set
+    # Prefect read its settings before the variable was set.
+    there = temporary_settings({PREFECT_API_URL: url})
     with there, pytest.raises(UserError, match=rf"^Prefect: {url} does not answer \(.*; start the"):
         wait_for_api()
 

@@ -1,4 +1,4 @@
-"""What the last screen of a run sends people to."""
+"""What the last screen of a run sends people to, and its page."""
 
 import json
 import sys

@@ -184,7 +184,7 @@ def test_up_wants_two_ports(own_home: Path, capsys: pytest.CaptureFixture[str]) 
     assert not own_home.exists()
 
 
-@pytest.mark.parametrize("name", ["flows", "pipelines"])
+@pytest.mark.parametrize("name", ["flows", "pipelines", "bert_core"])
 def test_up_is_refused_in_a_folder_with_a_package_of_that_name(
     name: str, own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

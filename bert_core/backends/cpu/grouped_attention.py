@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import scaled_dot_product_attention
 
 from bert_core.backends.attention_dropout import AttentionDropout
-from bert_core.backends.context import computed
+from bert_core.backends.context import applied
 from bert_core.backends.cpu.layout import AttentionLayout, Group
 
 aten = torch.ops.aten
@@ -36,7 +36,7 @@ def attend(
     """softmax(Q K^T / sqrt(K)) V in each sequence: [T, 3, H, K] -> [T, D]."""
     if dropped is None and qkv.dtype == torch.float32 and not torch.is_grad_enabled():
         return _attend_fused(qkv, layout, causal)
-    mixed: Tensor = computed(_Attend, qkv, layout, causal, dropped)
+    mixed: Tensor = applied(_Attend, qkv, layout, causal, dropped)
     return mixed
 
 

@@ -1,8 +1,8 @@
 """What the layers compute: linear maps, the feed-forward network, normalization, look-ups.
 
-Each is one autograd function whose backward pass is written out, so that it adds gradients where
-they belong (see `context`), computes none for frozen parameters, and keeps for it only what
-cannot be had cheaply again. T = rows.
+Each is one autograd function, applied without autograd where gradients are off. Its backward pass
+is written out, so that it adds gradients where they belong (see `context`), computes none for
+frozen parameters, and keeps for it only what cannot be had cheaply again. T = rows.
 """
 
 from typing import Any, Literal
@@ -18,8 +18,8 @@ from bert_core.backends.context import (
     Packed,
     add_gradient,
     add_product,
+    applied,
     compute_weight,
-    computed,
     current_context,
     main_grad,
 )
@@ -38,7 +38,7 @@ def linear(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     packed = _kept_packed(weight, bias, values.dtype)
     if packed is not None:
         return _packed_product(values, packed.matrix, packed.bias)
-    result: Tensor = computed(
+    result: Tensor = applied(
         _Linear, values, weight, bias, compute_weight(weight), compute_weight(bias)
     )
     return result
@@ -125,7 +125,7 @@ def feed_forward(
         return _packed_product(wide, narrow.matrix, narrow.bias)
     parameters = widen_weight, widen_bias, narrow_weight, narrow_bias
     weights = tuple(compute_weight(parameter) for parameter in parameters)
-    result: Tensor = computed(_FeedForward, hidden, *parameters, weights)
+    result: Tensor = applied(_FeedForward, hidden, *parameters, weights)
     return result
 
 
@@ -169,7 +169,7 @@ def add_norm(
 
     The statistics are float32.
     """
-    result: Tensor = computed(
+    result: Tensor = applied(
         _AddNorm,
         values,
         update,
@@ -227,7 +227,7 @@ def _add_kept(values: Tensor, update: Tensor, mask: DropoutMask) -> Tensor:
 
 def look_up(table: Tensor, ids: Tensor) -> Tensor:
     """[V, D] float32 and T ids -> [T, D] rows of the table, in float32 in any precision."""
-    result: Tensor = computed(_LookUp, table, ids, main_grad(table))
+    result: Tensor = applied(_LookUp, table, ids, main_grad(table))
     return result
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from bert_core.backends.context import computed
+from bert_core.backends.context import applied
 from bert_core.batch import IGNORED_LABEL
 from bert_core.ragged import RaggedBatch
 
@@ -119,7 +119,7 @@ class _TakeRows(Function):
 
 def take_rows(values: Tensor, index: Tensor) -> Tensor:
     """[T, D] and M indices -> [M, D]."""
-    result: Tensor = computed(_TakeRows, values, index)
+    result: Tensor = applied(_TakeRows, values, index)
     return result
 
 

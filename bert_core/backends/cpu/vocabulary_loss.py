@@ -16,8 +16,8 @@ from bert_core.backends.context import (
     ComputeWeight,
     add_gradient,
     add_product,
+    applied,
     compute_weight,
-    computed,
 )
 from bert_core.backends.cpu.layer_kernels import affine
 
@@ -32,7 +32,7 @@ def vocabulary_loss_sum(hidden: Tensor, embeddings: Tensor, bias: Tensor, labels
     The softmax is float32 whatever the logits' format; a single loss is at most 87.
     """
     weights = compute_weight(embeddings), compute_weight(bias)
-    loss: Tensor = computed(_VocabularyLoss, hidden, embeddings, bias, weights, labels)
+    loss: Tensor = applied(_VocabularyLoss, hidden, embeddings, bias, weights, labels)
     return loss
 
 

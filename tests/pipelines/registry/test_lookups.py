@@ -89,7 +89,7 @@ def test_what_was_imported_is_found_under_whatever_its_reader_calls_it(models: M
         assert "model.safetensors" in found.facts["files"]
 
 
-def test_an_import_that_is_repeated_is_called_what_its_version_is_now(
+def test_a_repeated_import_names_the_alias_that_its_version_has_now(
     models: Models, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip

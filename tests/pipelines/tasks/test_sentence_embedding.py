@@ -281,5 +281,5 @@ def test_cosines_are_of_vectors_of_length_one_whatever_the_encoder_says(
     load_encoder_into(started, encoder)
     assert started.embedding == EmbeddingConfig(pooling="cls", max_tokens=4)
     assert answer_table(started, tokenizer, asked)["value"] == pytest.approx([cosine], abs=1e-5)
-    started.embedding = encoder.embedding  # as of models that were made before
+    started.embedding = encoder.embedding  # as in models saved by older versions
     assert answer_table(started, tokenizer, asked)["value"] == pytest.approx([cosine], abs=1e-5)

@@ -72,7 +72,7 @@ def test_the_best_threshold_of_no_answer_is_found() -> None:
 
 
 def test_combining_marks_at_the_end_of_an_answer_count() -> None:
-    """Tokens without accents lack them: the whole word is one token, its first letter."""
+    """An uncased tokenizer drops the marks: the word's one token is its first letter."""
     tokenizer = WordPieceTokenizer([*TOKENS, "म"])
     task = family("question_answering")
     model = task.build_model(replace(CONFIG, vocab_size=tokenizer.vocab_size), ())
