@@ -12,7 +12,7 @@ from benchmarks.usual_training import HELDOUT_EXAMPLES
 from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.recipes.files import read_recipe
 from pipelines.recipes.models import PretrainingRecipe
-from pipelines.stage import StageContext
+from pipelines.stage import Ranks, StageContext
 from pipelines.stages.corpus.settings import CorpusSettings, PlainText
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.examples.stage import ExampleSettings, build_examples
@@ -78,7 +78,8 @@ def ours(data: Data, examples: Artifact, recipe: str, minutes: float, size: str)
             "checkpoint_every_steps": 10**9,
         }
     )
-    encoder = build_encoder(settings, examples, data.vocabulary, StageContext(store=data.store))
+    context = StageContext(store=data.store, ranks=Ranks(workers="auto"))  # as the commands do
+    encoder = build_encoder(settings, examples, data.vocabulary, context)
     facts = encoder.statistics
     points = json.loads(encoder.local("history.json").read_text())
     each = facts["training_seconds"] / facts["num_steps"]
