@@ -92,7 +92,7 @@ def _kept_packed(weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Packed | N
     kept = current_context().packed
     if kept is None or dtype not in _PACKED_DTYPES or not _PACKS:
         return None
-    versions = _version(weight), _version(bias)
+    versions = _times_changed(weight), _times_changed(bias)
     packed = kept.get((weight, bias))
     if packed is None or packed.versions != versions:
         values = weight.detach().to(dtype)
@@ -101,7 +101,7 @@ def _kept_packed(weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Packed | N
     return packed
 
 
-def _version(parameter: Tensor) -> int:
+def _times_changed(parameter: Tensor) -> int:
     return 0 if parameter.is_inference() else parameter._version
 
 
