@@ -76,7 +76,7 @@ class Model(nn.Module):
     def pack(self) -> Self:
         """Freeze all weights and keep them packed from one inference to the next.
 
-        For many small requests on a CPU: a short text takes up to half the time less. Matrices are
+        For many small requests on a CPU: a short text is answered up to twice as fast. Matrices are
         then held twice. `requires_grad_(True)` undoes it. Changes of weights through `.data` are
         not seen: call it again after them.
         """

@@ -169,17 +169,8 @@ def add_norm(
 
     The statistics are float32.
     """
-    result: Tensor = applied(
-        _AddNorm,
-        values,
-        update,
-        mask,
-        weight,
-        bias,
-        compute_weight(weight),
-        compute_weight(bias),
-        eps,
-    )
+    weights = compute_weight(weight), compute_weight(bias)
+    result: Tensor = applied(_AddNorm, values, update, mask, weight, bias, *weights, eps)
     return result
 
 
