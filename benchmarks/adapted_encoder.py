@@ -1,14 +1,14 @@
-"""Is a published encoder better or worse for having read a task's texts first?
+"""Does adapting a published encoder to the texts of a task help or hurt?
 
     python benchmarks/adapted_encoder.py --encoder FOLDER --home SCRATCH
     python benchmarks/adapted_encoder.py --encoder FOLDER --home SCRATCH --tasks sst2 --steps 30
 
-An encoder in a folder as published (measured: all-MiniLM-L6-v2, six layers of width 384, without a
-head for masked tokens) is fine-tuned as it is (preset own-encoder) and after it went on with
-unlabelled texts of the task (preset continue), by the commands that a person types; only the
-number of steps is less than the preset's. Labels are few. Beside them stand the rates that the
-presets had before they followed the encoder's size. Needs ../shared/data. What exists in --home is
-reused, so that an interrupted measurement goes on.
+A published encoder in a folder (measured: all-MiniLM-L6-v2, six layers of width 384, without a
+masked-token head) is fine-tuned with few labels, as it is (preset own-encoder) and after continued
+pretraining on unlabelled texts of the task (preset continue). Both use the command line; only the
+number of steps is smaller than the preset's. The presets' former learning rates, which did not
+follow the encoder's size, are measured too. Needs ../shared/data. Results in --home are reused, so
+an interrupted measurement resumes.
 """
 
 import argparse
@@ -29,10 +29,10 @@ from benchmarks.alternating import ROOT, one_of, report
 DATA = ROOT.parent / "shared" / "data"
 Row = tuple[str, str]  # a text and its label
 
-WORDS = 60  # of a labelled review
-LEAST_WORDS = 6  # of SST-2's phrases; the shorter ones are single words
-MOST_TEXTS = 6000
-# Beside the presets as they are: the rates they had before these followed the encoder's size.
+MAX_WORDS = 60  # of a labelled review
+MIN_WORDS = 6  # of SST-2's phrases; many shorter ones are single words
+MAX_TEXTS = 6000
+# The presets as they are, and with the rates they had before these followed the encoder's size.
 SIDES = {
     "as published": (),
     "adapted": (),
@@ -40,21 +40,21 @@ SIDES = {
 }
 ONE_SEED = ("adapted, former rates",)
 NOTE = (
-    "Presets own-encoder and continue as they are, with {steps} steps of adaptation, of 32 "
-    "examples of at most 128 tokens. imdb: 6,000 unlabelled reviews, 400 labels, 600 held-out "
+    "Presets own-encoder and continue, with {steps} adaptation steps of 32 examples of at most 128 "
+    "tokens. imdb: 6,000 unlabelled reviews, 400 labels, 600 held-out "
     "reviews, cut to 60 words. sst2: 18,000 phrases without labels, 600 labels, the published 872 "
-    "held-out sentences. Masked tokens and their loss are of held-out texts after the adaptation, "
-    "the most frequent token's share beside them. One adaptation for all seeds of a fine-tuning. "
-    "Random choice: 50%."
+    "held-out sentences. Accuracy and loss of masked tokens are on held-out texts after the "
+    "adaptation; the baseline is the most frequent token. All seeds of a fine-tuning use the same "
+    "adapted encoder. Random choice: 50%."
 )
 
 
 def imdb() -> tuple[list[str], list[Row], list[Row]]:
-    """Unlabelled reviews, 400 labelled ones to learn from, 600 held out."""
+    """Unlabelled reviews, 400 labelled ones to train on, 600 held out."""
     with (DATA / "imdb" / "labelled.csv").open(newline="", encoding="utf-8") as file:
-        rows = [(" ".join(text.split()[:WORDS]), label) for text, label in csv.reader(file)][1:]
+        rows = [(" ".join(text.split()[:MAX_WORDS]), label) for text, label in csv.reader(file)][1:]
     with (DATA / "imdb" / "unlabelled.txt").open(encoding="utf-8") as file:
-        texts = [line.strip() for line in itertools.islice(file, MOST_TEXTS)]
+        texts = [line.strip() for line in itertools.islice(file, MAX_TEXTS)]
     return texts, rows[:400], rows[-600:]
 
 
@@ -66,27 +66,27 @@ def sst2() -> tuple[list[str], list[Row], list[Row]]:
             text, label = line.split("\t")
             yield text.strip(), label
 
-    train = [row for row in rows("train.tsv") if len(row[0].split()) >= LEAST_WORDS]
-    return [text for text, _ in train[600:]][: 3 * MOST_TEXTS], train[:600], list(rows("dev.tsv"))
+    train = [row for row in rows("train.tsv") if len(row[0].split()) >= MIN_WORDS]
+    return [text for text, _ in train[600:]][: 3 * MAX_TEXTS], train[:600], list(rows("dev.tsv"))
 
 
 TASKS = {"imdb": imdb, "sst2": sst2}
 
 
-def written(task: str, folder: Path) -> tuple[Path, Path, Path]:
-    """The files of a task: texts, labelled rows, held-out rows."""
+def write_files(task: str, folder: Path) -> tuple[Path, Path, Path]:
+    """Write the files of a task: texts, labelled rows, held-out rows."""
     folder.mkdir(parents=True, exist_ok=True)
     texts, train, heldout = TASKS[task]()
     corpus = folder / f"{task}.txt"
     corpus.write_text("\n".join(texts) + "\n", encoding="utf-8")
     return (
         corpus,
-        _table(folder / f"{task}-train.csv", train),
-        _table(folder / f"{task}-heldout.csv", heldout),
+        _write_csv(folder / f"{task}-train.csv", train),
+        _write_csv(folder / f"{task}-heldout.csv", heldout),
     )
 
 
-def _table(path: Path, rows: Iterable[Row]) -> Path:
+def _write_csv(path: Path, rows: Iterable[Row]) -> Path:
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([("text", "label"), *rows])
     return path
@@ -95,11 +95,11 @@ def _table(path: Path, rows: Iterable[Row]) -> Path:
 def finetuned(
     arguments: argparse.Namespace, task: str, seed: int, side: str, values: Sequence[str]
 ) -> dict[str, Any]:
-    """What one fine-tuning reached; it is kept in --home, and not asked for twice."""
-    kept = arguments.home / f"{task}-{side}-{seed}-{arguments.steps}.json".replace(" ", "-")
-    if kept.exists():
-        return json.loads(kept.read_text())
-    corpus, train, heldout = written(task, arguments.home / "data")
+    """The results of one fine-tuning, cached in --home."""
+    cache = arguments.home / f"{task}-{side}-{seed}-{arguments.steps}.json".replace(" ", "-")
+    if cache.exists():
+        return json.loads(cache.read_text())
+    corpus, train, heldout = write_files(task, arguments.home / "data")
     options = ["--encoder", str(arguments.encoder.resolve())]
     options += ["--labels", str(train), "--heldout", str(heldout)]
     values = [
@@ -117,25 +117,25 @@ def finetuned(
     command = [sys.executable, "-c", "from flows.cli import main; main()", "finetune"]
     before = _manifests(arguments.home, "finetuned").keys()
     subprocess.run([*command, "--home", str(arguments.home), *options], check=True, cwd=ROOT)
-    (made,) = (
+    (model,) = (
         each for name, each in _manifests(arguments.home, "finetuned").items() if name not in before
     )
-    encoder = _manifests(arguments.home, "encoder").get(made["inputs"]["encoder"])
+    encoder = _manifests(arguments.home, "encoder").get(model["inputs"]["encoder"])
     result = {
-        "accuracy": made["statistics"]["eval/accuracy"],
-        "rate": made["settings"]["learning_rate"],
-        "majority": made["statistics"]["baseline/accuracy"],
+        "accuracy": model["statistics"]["eval/accuracy"],
+        "rate": model["settings"]["learning_rate"],
+        "majority": model["statistics"]["baseline/accuracy"],
     }
     if encoder is not None:
-        told = encoder["statistics"]
+        statistics = encoder["statistics"]
         result |= {
             "pretraining rate": encoder["settings"]["learning_rate"],
-            "masked": told["eval/mlm_accuracy"],
-            "masked, most frequent": told["baseline/mlm_accuracy"],
-            "loss": told["eval/mlm_loss"],
-            "minutes": told["training_seconds"] / 60,
+            "masked": statistics["eval/mlm_accuracy"],
+            "masked, most frequent": statistics["baseline/mlm_accuracy"],
+            "loss": statistics["eval/mlm_loss"],
+            "minutes": statistics["training_seconds"] / 60,
         }
-    kept.write_text(json.dumps(result))
+    cache.write_text(json.dumps(result))
     return result
 
 
@@ -145,7 +145,7 @@ def _manifests(home: Path, kind: str) -> dict[str, dict[str, Any]]:
 
 
 def row(task: str, side: str, results: Sequence[Mapping[str, float]]) -> str:
-    """A line of the table: one side of a task, over its seeds."""
+    """A table row: one side of a task, over its seeds."""
     scores = [100 * each["accuracy"] for each in results]
     first = results[0]
     adapted = ["", "", ""]
@@ -155,23 +155,23 @@ def row(task: str, side: str, results: Sequence[Mapping[str, float]]) -> str:
             f"{100 * first['masked']:.1f}% ({100 * first['masked, most frequent']:.1f}%)",
             f"{first['loss']:.2f}",
         ]
-    told = [f"{fmean(scores):.1f}", " ".join(f"{score:.1f}" for score in scores)]
-    cells = [task, side, *adapted, f"{first['rate']:.2g}", *told]
+    accuracy = [f"{fmean(scores):.1f}", " ".join(f"{score:.1f}" for score in scores)]
+    cells = [task, side, *adapted, f"{first['rate']:.2g}", *accuracy]
     return f"| {' | '.join(cells)} |"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--encoder", type=Path, required=True)
-    parser.add_argument("--home", type=Path, required=True, help="where everything is kept")
+    parser.add_argument("--home", type=Path, required=True, help="folder for all files")
     parser.add_argument("--tasks", nargs="+", type=one_of(TASKS), default=list(TASKS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
-    parser.add_argument("--steps", type=int, default=30, help="of adaptation")
+    parser.add_argument("--steps", type=int, default=30, help="adaptation steps")
     parser.add_argument("--sides", nargs="+", type=one_of(SIDES), default=list(SIDES))
     arguments = parser.parse_args()
     lines = [
-        "| task | encoder | adapted at, for | masked tokens (most frequent) | loss | fine-tuned at "
-        "| accuracy | by seed |",
+        "| task | encoder | adaptation rate, time | masked tokens (most frequent) | loss "
+        "| fine-tuning rate | accuracy | by seed |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for task, side in itertools.product(arguments.tasks, arguments.sides):

@@ -1,12 +1,12 @@
-"""This tree against another checkout of it: is anything slower, or larger, than before?
+"""Compare this checkout with another: is anything slower, or does it use more memory?
 
     git worktree add ../before 3867d57
     python benchmarks/against_commit.py --baseline ../before
     python benchmarks/against_commit.py --baseline ../before step/tiny embed/mini --turns 1
 
-Each tree runs the side "ours" of its own benchmark file in a process of its own, and the two take
-turns in one run: a pretraining step, a fine-tuning step and the embeddings of sentences. The ratio
-is that of the medians; above 1.03 this tree is slower. Peak memory is each process's own.
+Each checkout runs the side "ours" of its own benchmark file in its own process, and the two take
+turns: a pretraining step, a fine-tuning step and sentence embeddings. The ratio is that of the
+medians; above 1.03 this checkout is slower. Peak memory is per process.
 """
 
 import argparse
@@ -33,7 +33,7 @@ TOLERANCE = 1.03
 
 
 def sides(what: str, trees: dict[str, Path], folder: Path, steps: int) -> dict[str, Side]:
-    """The same work in both trees."""
+    """The same work in both checkouts."""
     benchmark, size = what.split("/")
     result = {}
     for name, tree in trees.items():
@@ -49,7 +49,7 @@ def sides(what: str, trees: dict[str, Path], folder: Path, steps: int) -> dict[s
 
 
 def compared(what: str, trees: dict[str, Path], steps: int, turns: int) -> tuple[str, float]:
-    """The table's line, and the best rate of a bf16 product meanwhile."""
+    """The table row, and the best rate of a bf16 matrix product measured between the turns."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         if what.startswith("embed/"):
@@ -69,7 +69,7 @@ def compared(what: str, trees: dict[str, Path], steps: int, turns: int) -> tuple
     memory = after.peak_bytes / before.peak_bytes
     line = (
         f"| {what} | {before.median_seconds * 1e3:.1f} ms | {after.median_seconds * 1e3:.1f} ms "
-        f"| {ratio:.3f} | {after.least_seconds / before.least_seconds:.3f} "
+        f"| {ratio:.3f} | {after.min_seconds / before.min_seconds:.3f} "
         f"| {before.peak_bytes / 2**20:.0f} / {after.peak_bytes / 2**20:.0f} MiB ({memory:.2f}) "
         f"| {verdict}{remark} |"
     )
@@ -77,28 +77,28 @@ def compared(what: str, trees: dict[str, Path], steps: int, turns: int) -> tuple
 
 
 def commit_of(tree: Path) -> str:
-    """The commit that a tree stands at, and whether something was changed since."""
+    """The commit of a checkout, and whether it has uncommitted changes."""
 
     def git(*arguments: str) -> str:
         return subprocess.run(
             ["git", "-C", str(tree), *arguments], capture_output=True, text=True, check=True
         ).stdout.strip()
 
-    return git("rev-parse", "--short", "HEAD") + (" and changes" if git("diff", "HEAD") else "")
+    return git("rev-parse", "--short", "HEAD") + (", changed" if git("diff", "HEAD") else "")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("what", nargs="*", default=list(COMPARED), type=one_of(COMPARED))
     parser.add_argument("--baseline", type=Path, required=True, help="the other checkout")
-    parser.add_argument("--turns", type=int, default=6, help="measured turns of each tree")
-    parser.add_argument("--steps", type=int, default=8, help="a turn")
+    parser.add_argument("--turns", type=int, default=6, help="measured turns of each checkout")
+    parser.add_argument("--steps", type=int, default=8, help="steps per turn")
     arguments = parser.parse_args()
     trees = {"before": arguments.baseline.resolve(), "now": ROOT}
     if not all((trees["before"] / "benchmarks" / f"{name}.py").is_file() for name in BENCHMARKS):
         parser.error(f"--baseline must be a checkout with benchmarks, got {arguments.baseline}")
     lines = [
-        "| | before | now | now / before, medians | least times | peak memory | |",
+        "| | before | now | now / before, medians | fastest steps | peak memory | |",
         "|---|---|---|---|---|---|---|",
     ]
     rates = []
@@ -109,8 +109,8 @@ def main() -> None:
         rates.append(rate)
     note = (
         f"Before: {commit_of(trees['before'])}; now: {commit_of(ROOT)}. Medians of "
-        f"{arguments.turns} alternating turns of {arguments.steps} steps (an embedding of "
-        f"{SENTENCES} sentences is one). Slower: above {TOLERANCE}."
+        f"{arguments.turns} alternating turns of {arguments.steps} steps (embedding "
+        f"{SENTENCES} sentences is one step). Slower means above {TOLERANCE}."
     )
     report("against_commit", "Against a commit", [*lines, "", note], {"bf16": max(rates)})
 

@@ -1,8 +1,8 @@
-"""Two or more sides of a comparison, taking turns on one machine.
+"""Compare two or more sides that take turns on one machine.
 
-Each side lives in a process of its own, is built once and then makes a step, or a few in a row,
-while the others wait: whatever else the machine does meets all of them alike, peak memory can be
-told apart, and no side inherits pages that another one left to the allocator.
+Each side runs in its own process, is built once and then takes one or a few steps while the others
+wait. So other load on the machine affects all sides alike, peak memory is measured per side, and no
+side reuses pages that another one left to the allocator.
 """
 
 import argparse
@@ -25,51 +25,51 @@ import torch
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PRECISIONS = {"bf16": torch.bfloat16, "float32": torch.float32}
-WIDTH = 2048  # of the matrices whose product is the machine's rate
+WIDTH = 2048  # of the matrices whose product measures the machine's rate
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of those that take turns: a command that serves steps, and how many at a time."""
+    """One side of a comparison: a command that serves steps, and how many it takes per turn."""
 
     command: list[str]
-    steps_a_turn: int = 1
+    steps_per_turn: int = 1
     num_warmups: int = 2  # steps that are not measured
-    tree: Path = ROOT  # whose code it runs
+    tree: Path = ROOT  # the checkout whose code it runs
 
 
 @dataclass(frozen=True)
 class Timing:
-    """What one side needed for a step."""
+    """Time and memory of one side's steps."""
 
     median_seconds: float
-    least_seconds: float
+    min_seconds: float
     peak_bytes: int
     facts: dict[str, float]
 
     @property
     def best_rate(self) -> float:
-        """Operations a second in the fastest step, for a side that states its operations."""
-        return self.facts["operations"] / self.least_seconds
+        """Operations per second in the fastest step, for a side that reports its operations."""
+        return self.facts["operations"] / self.min_seconds
 
 
 def serve(step: Callable[[], None], facts: dict[str, float]) -> None:
-    """Make a step for every line on standard input; answer each with its seconds."""
-    answer = sys.stdout
-    sys.stdout = sys.stderr  # whatever a library prints is no answer
-    print(json.dumps(facts), file=answer, flush=True)
+    """Take a step for every line on standard input; write its seconds and the peak memory."""
+    results = sys.stdout
+    sys.stdout = sys.stderr  # what libraries print must not mix with the results
+    print(json.dumps(facts), file=results, flush=True)
     for _ in sys.stdin:
         start = time.perf_counter()
         step()
         seconds = time.perf_counter() - start
         peak = _peak_bytes()
-        print(json.dumps([seconds, peak]), file=answer, flush=True)
+        print(json.dumps([seconds, peak]), file=results, flush=True)
 
 
 def _peak_bytes() -> int:
-    """The most memory that this process ever held.
+    """The peak memory of this process.
 
-    Linux's own count starts with the program; `ru_maxrss` starts with what the parent held.
+    `VmHWM` is reset when the program starts; `ru_maxrss` includes what the parent held.
     """
     status = Path("/proc/self/status")
     if status.is_file():
@@ -79,16 +79,16 @@ def _peak_bytes() -> int:
 
 
 class OutOfTimeError(RuntimeError):
-    """A side did not answer before the time of the comparison was over."""
+    """A side did not answer within the time limit."""
 
 
 def alternate(
     sides: Mapping[str, Side], num_turns: int, *, time_limit: float = 7200
 ) -> dict[str, Timing]:
-    """Let the sides take turns: `num_turns` measured ones each, after everybody's warm-up.
+    """Let the sides take turns: `num_turns` measured turns each, after all have warmed up.
 
-    Raises OutOfTimeError, once all of the sides have ended, where this takes more than
-    `time_limit` seconds, and RuntimeError where a side ends early.
+    Raises OutOfTimeError, after ending all sides, if this takes more than `time_limit` seconds, and
+    RuntimeError if a side ends early.
     """
     deadline = time.monotonic() + time_limit
     processes = {
@@ -104,18 +104,18 @@ def alternate(
                  for name, process in processes.items()}  # fmt: skip
         for name, process in processes.items():
             for _ in range(sides[name].num_warmups):
-                _make_step(name, process, deadline)
+                _take_step(name, process, deadline)
         seconds: dict[str, list[float]] = {name: [] for name in processes}
         peaks = dict.fromkeys(processes, 0)
         for turn in range(num_turns):
-            # Nobody always follows the same one, whose heat and caches it would inherit.
+            # In alternating order: a side must not always inherit heat and caches of the same one.
             for name in list(processes)[:: -1 if turn % 2 else 1]:
-                for _ in range(sides[name].steps_a_turn):
-                    elapsed, peaks[name] = _make_step(name, processes[name], deadline)
+                for _ in range(sides[name].steps_per_turn):
+                    elapsed, peaks[name] = _take_step(name, processes[name], deadline)
                     seconds[name].append(elapsed)
     except BaseException:
         for process in processes.values():
-            process.kill()  # it may be far from reading that nothing follows
+            process.kill()  # in a long step it would not notice that its input has ended
         raise
     finally:
         for process in processes.values():
@@ -126,7 +126,7 @@ def alternate(
     }
 
 
-def _make_step(name: str, process: subprocess.Popen, deadline: float) -> tuple[float, int]:
+def _take_step(name: str, process: subprocess.Popen, deadline: float) -> tuple[float, int]:
     assert process.stdin is not None
     process.stdin.write("step\n")
     process.stdin.flush()
@@ -147,7 +147,7 @@ def _line(name: str, process: subprocess.Popen, deadline: float) -> str:
     line: str = process.stdout.readline()
     timer.cancel()
     if is_late.is_set():
-        raise OutOfTimeError(f"the side {name!r} had not answered when the time was over")
+        raise OutOfTimeError(f"the side {name!r} had not answered within the time limit")
     if not line:
         code = process.wait()
         raise RuntimeError(f"the side {name!r} ended early with exit code {code}: {process.args}")
@@ -155,16 +155,16 @@ def _line(name: str, process: subprocess.Popen, deadline: float) -> str:
 
 
 def matrix_side(precision: str) -> Side:
-    """The machine's own side: products of 2,048-wide matrices between the others' turns.
+    """A side that measures the machine: 2,048-wide matrix products between the other turns.
 
-    The best of them is the rate that shares refer to. Measured apart, a machine that was busy
-    then and idle later once made a share of 136%.
+    Shares refer to the best of them. Measured separately, on a machine that was busy first and idle
+    later, a share was once 136%.
     """
-    return Side([__file__, "--matrix-products", precision], steps_a_turn=20, num_warmups=20)
+    return Side([__file__, "--matrix-products", precision], steps_per_turn=20, num_warmups=20)
 
 
 def one_of(names: Collection[str]) -> Callable[[str], str]:
-    """Reads one of `names` from the command line; argparse's own choices refuse an empty list."""
+    """An argparse type for one of `names`; with `choices`, argparse refuses an empty list."""
 
     def read(text: str) -> str:
         if text not in names:
@@ -175,7 +175,7 @@ def one_of(names: Collection[str]) -> Callable[[str], str]:
 
 
 def matrix_rate(dtype: torch.dtype) -> float:
-    """Floating point operations a second of a 2,048-wide matrix product: the best of ten."""
+    """Floating point operations per second of a 2,048-wide matrix product, the best of ten."""
     left = torch.randn(WIDTH, WIDTH).to(dtype)
     times = []
     for _ in range(10):
@@ -186,7 +186,7 @@ def matrix_rate(dtype: torch.dtype) -> float:
 
 
 def machine(rates: Mapping[str, float]) -> str:
-    """The hardware and versions that a result belongs to; `rates` by precision."""
+    """The hardware and versions of a result; `rates` by precision."""
     cpu = platform.processor() or platform.machine()
     information = Path("/proc/cpuinfo")
     if information.is_file():
@@ -205,10 +205,10 @@ def machine(rates: Mapping[str, float]) -> str:
 def report(
     name: str, title: str, lines: list[str], rates: Mapping[str, float] | None = None
 ) -> None:
-    """Print a result and keep it under its date.
+    """Print a result and write it to a dated file.
 
-    `rates` are the operations a second of matrix products, by precision, where the run found
-    them out; otherwise they are measured now.
+    `rates` are the operations per second of matrix products by precision, if the run measured them;
+    otherwise they are measured now.
     """
     today = datetime.now(UTC).date().isoformat()
     if rates is None:

@@ -1,18 +1,18 @@
-"""Answers: how soon the first one comes, and a thousand sentences beside transformers' pipeline.
+"""Time to a first answer, and a thousand sentences compared with transformers' pipeline.
 
     python benchmarks/answers.py
     python benchmarks/answers.py --sizes mini --turns 3
 
-First answers: each command (with the first of the sizes, `predict` with the others) asked from a
-shell, in a process of its own, of a model that is named in the registry, and of the same one by its
-fingerprint in the store. The first of the calls, which reads files from the disk and asks the
-registry, is separate. Seconds by the clock, and of the processor.
+First answers: each command runs from a shell, in a fresh process, with a model by its name in the
+registry and with the same model by its fingerprint in the store (all commands with the first size,
+only `predict` with the others). The first call, which reads files from the disk and queries the
+registry, is listed separately. Seconds of wall-clock and of CPU time.
 
-A thousand sentences: SST-2's development set and the first of its training part. Theirs is
-`pipeline("text-classification")` with its default, with batches, sorted by length and with weights
-in bfloat16; ours `classify`, and the package as `mlflow.pyfunc.load_model` opens it. All have the
-same weights and both threads, take turns in processes of their own, and are loaded beforehand.
-Weights are random, which costs the same time.
+A thousand sentences: SST-2's development set and the first sentences of its training set. Theirs is
+`pipeline("text-classification")` with its defaults, with batches, sorted by length and with weights
+in bfloat16; ours is `classify`, and the package as loaded by `mlflow.pyfunc.load_model`. All have
+the same weights and both threads, are loaded beforehand and take turns in their own processes.
+Weights are random, which takes the same time.
 """
 
 import argparse
@@ -53,7 +53,7 @@ COMMANDS: dict[str, tuple[str, dict[str, object], list[str]]] = {
 }
 OURS = ("ours, float32", "ours, bf16", "ours, by mlflow.pyfunc")
 THEIRS = {  # batch, sorted by length, bfloat16
-    "theirs, as it comes": (1, False, False),
+    "theirs, default": (1, False, False),
     "theirs, batches of 8": (8, False, False),
     "theirs, batches of 32": (32, False, False),
     "theirs, batches of 32, sorted": (32, True, False),
@@ -68,7 +68,7 @@ def new_tokenizer() -> WordPieceTokenizer:
 
 
 def sentences() -> list[str]:
-    """The development set, then as many of the training part as are missing."""
+    """The development set, filled up with the training set."""
     found: list[str] = []
     for part in ("dev", "train"):
         path = DATA / "glue" / "SST-2" / f"{part}.tsv"
@@ -77,7 +77,7 @@ def sentences() -> list[str]:
 
 
 def bertsmith(home: Path, *arguments: str) -> tuple[str, float, float]:
-    """What a command says, its seconds, and those of the processor."""
+    """The output of a command, its seconds and its CPU seconds."""
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run(
         [str(Path(sys.executable).with_name("bertsmith")), *arguments],
@@ -94,7 +94,7 @@ def bertsmith(home: Path, *arguments: str) -> tuple[str, float, float]:
 
 
 def prepare(home: Path, size: str, commands: Sequence[str]) -> dict[str, str]:
-    """A model for each command in `home`, by name and in the store; fingerprints by command."""
+    """Register a model for each command in `home`; returns fingerprints by command."""
     home.mkdir()
     tokenizer = new_tokenizer()
     fingerprints = {}
@@ -104,23 +104,22 @@ def prepare(home: Path, size: str, commands: Sequence[str]) -> dict[str, str]:
         folder = home / f"folder-{command}"
         model = build_model(head, encoder_config(size, tokenizer.vocab_size), **settings)
         export_model(folder, model, tokenizer, pooling="mean" if head == "encoder" else None)
-        said, *_ = bertsmith(home, "import", str(folder), "--name", f"own-{command}")
-        fingerprints[command] = said.partition("imported_model/")[2][:32]
+        output, *_ = bertsmith(home, "import", str(folder), "--name", f"own-{command}")
+        fingerprints[command] = output.partition("imported_model/")[2][:32]
     return fingerprints
 
 
 def first_answers(home: Path, fingerprints: dict[str, str], turns: int) -> list[str]:
-    """A row a command: seconds until it is done, by name and by fingerprint."""
+    """A row per command: its seconds, with a model by name and by fingerprint."""
     lines = [
-        "| command | named in the registry, the first time | again | of the processor | "
-        "in the store | of the processor |",
+        "| command | by registered name, first call | later calls | CPU | by fingerprint | CPU |",
         "|---|---|---|---|---|---|",
     ]
     for command, fingerprint in fingerprints.items():
-        asked, cells = COMMANDS[command][-1], []
+        inputs, cells = COMMANDS[command][-1], []
         for model in (f"own-{command}@champion", fingerprint):
             times = [
-                bertsmith(home, command, *asked, "--model", model)[1:] for _ in range(turns + 1)
+                bertsmith(home, command, *inputs, "--model", model)[1:] for _ in range(turns + 1)
             ]
             if model != fingerprint:
                 cells.append(f"{times[0][0]:.2f} s")
@@ -172,7 +171,7 @@ def their_step(side: str, folder: Path, home: Path) -> Callable[[], None]:
 
 
 def thousand(home: Path, size: str, turns: int) -> tuple[list[str], dict[str, float]]:
-    """A row a side, fastest of theirs as the measure."""
+    """A row per side, compared with their default and their fastest."""
     shared = ["--home", str(home), "--sizes", size]
     sides = {
         side: Side([__file__, *shared, "--side", side], num_warmups=1) for side in (*OURS, *THEIRS)
@@ -181,18 +180,18 @@ def thousand(home: Path, size: str, turns: int) -> tuple[list[str], dict[str, fl
     timings = alternate({**rates, **sides}, turns)
     least = min(timings[side].median_seconds for side in THEIRS)
     exact = min(timings[side].median_seconds for side in THEIRS if "bf16" not in side)
-    reference = np.load(home / "theirs, as it comes.npy")
-    lines = ["| side | seconds | sentences a second | over their default | over their fastest of "
+    reference = np.load(home / "theirs, default.npy")
+    lines = ["| side | seconds | sentences/s | over their default | over their fastest in "
              "this precision | largest difference |", "|---|---|---|---|---|---|"]  # fmt: skip
-    default = timings["theirs, as it comes"].median_seconds
+    default = timings["theirs, default"].median_seconds
     for side in sides:
         seconds = timings[side].median_seconds
         file = home / f"{side}.npy"
-        away = f"{np.abs(np.load(file) - reference).max():.0e}" if file.is_file() else "–"
+        difference = f"{np.abs(np.load(file) - reference).max():.0e}" if file.is_file() else "–"
         best = least if "bf16" in side else exact
         lines.append(
             f"| {side} | {seconds:.2f} | {NUM_SENTENCES / seconds:.0f} | {default / seconds:.1f}x "
-            f"| {best / seconds:.1f}x | {away} |"
+            f"| {best / seconds:.1f}x | {difference} |"
         )
     return lines, {precision: timings[precision].best_rate for precision in PRECISIONS}
 
@@ -220,7 +219,7 @@ def main() -> None:
             lines += first_answers(home, fingerprints, arguments.turns)
             table, rates = thousand(home, size, arguments.turns)
             lines += ["", f"## {NUM_SENTENCES:,} sentences of SST-2, BERT-{size}", "", *table, ""]
-    report("answers", "Answers: the first one, and a thousand", lines[:-1], rates)
+    report("answers", "First answers, and a thousand sentences", lines[:-1], rates)
 
 
 if __name__ == "__main__":

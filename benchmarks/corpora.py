@@ -1,10 +1,11 @@
-"""Corpus, vocabulary and examples of real corpora of every shape: what their manifests say.
+"""Corpus, vocabulary and examples of different real corpora: what their manifests say.
 
-    python benchmarks/corpora.py                     # all of them, with 2 workers
+    python benchmarks/corpora.py                     # all of them
     python benchmarks/corpora.py wikitext multilingual
 
-Built with 1, 2 and 4 workers, and once more with a kill in the middle: all digests must be equal.
-Text is read from ../shared/data; the dump is of WikiText-2's articles, `s3` uses moto's server.
+Each is built with 1, 2 and 4 workers, and again with a kill in each stage: all digests must be
+equal. Text is read from ../shared/data; the MediaWiki dump is made of WikiText-2's articles, `s3`
+uses moto's server.
 """
 
 import argparse
@@ -100,7 +101,7 @@ CORPORA = {each.__name__: each for each in (novels, wikitext, multilingual, medi
 
 
 def dump(text: str) -> str:
-    """WikiText's articles as a dump: with markup, and with pages that are no articles."""
+    """WikiText's articles as a MediaWiki dump, with markup and with pages that are no articles."""
     pages = []
     parts = re.split(r"^ = ([^=]+) = $", text, flags=re.MULTILINE)[1:]
     for number, (title, body) in enumerate(zip(parts[::2], parts[1::2], strict=True)):
@@ -135,32 +136,32 @@ def digest(artifacts: list[Artifact]) -> str:
     return hashlib.sha256(repr(files).encode()).hexdigest()[:16]
 
 
-class Fuse:
-    """Kills its own process, all of a sudden, at the `count`-th sign of progress of a stage."""
+class KillAt:
+    """Kills its own process with SIGKILL at the `count`-th progress report of a stage."""
 
     def __init__(self, stage: str, count: int) -> None:
-        self.stage, self.left = stage, count
+        self.stage, self.remaining = stage, count
 
     def __call__(self, progress: Progress) -> None:
-        self.left -= progress.stage == self.stage and 0 < progress.fraction < 1
-        if not self.left:
+        self.remaining -= progress.stage == self.stage and 0 < progress.fraction < 1
+        if not self.remaining:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
 def build_killed(chain: Chain, store: str, folder: Path) -> tuple[list[Artifact], int]:
-    """Build in processes that are killed once in each of the three stages, then to the end."""
+    """Build in processes that are killed once in each of the three stages, then complete it."""
     job = folder / "chain.pickle"
     job.write_bytes(pickle.dumps(chain))
     num_killed = 0
     for stage in ("corpus", "vocabulary", "examples"):
-        done = subprocess.run([sys.executable, __file__, "--fuse", stage, str(job), store])
+        done = subprocess.run([sys.executable, __file__, "--kill-in", stage, str(job), store])
         num_killed += done.returncode == -signal.SIGKILL
     return chain.build(StageContext(store=ArtifactStore(store), num_workers=2)), num_killed
 
 
-def build_with_fuse(stage: str, job: str, store: str) -> None:
+def build_until_killed(stage: str, job: str, store: str) -> None:
     chain = pickle.loads(Path(job).read_bytes())
-    context = StageContext(store=ArtifactStore(store), num_workers=2, observe=Fuse(stage, 2))
+    context = StageContext(store=ArtifactStore(store), num_workers=2, observe=KillAt(stage, 2))
     chain.build(context)
     disconnect()
 
@@ -190,38 +191,38 @@ def object_store() -> Iterator[None]:
 
 
 def lines_of(name: str, runs: dict[str, list[Artifact]], num_killed: int) -> list[str]:
-    """What the manifests of one corpus say, and the digests of its runs."""
+    """The figures of one corpus from its manifests, and the digests of its runs."""
     corpus, vocabulary, examples = runs["2 workers"]
-    said, cutting, train = corpus.statistics, vocabulary.statistics, examples.statistics["train"]
+    texts, tokens, train = corpus.statistics, vocabulary.statistics, examples.statistics["train"]
     size = sum(examples.manifest.files[each].bytes for each in examples.names("train-"))
     lines = [f"## {name}", "", "| | |", "|---|---|"]
     for key, value in {
         "corpus": corpus.fingerprint,
-        "documents, train + held-out": f"{said['train']['documents']:,} + "
-        f"{said['heldout']['documents']:,}",
-        "sentences": f"{said['train']['sentences']:,}",
-        "words": f"{said['train']['words']:,}",
-        "bytes": f"{said['train']['bytes']:,}",
-        "dropped": said["dropped"],
-        "languages of samples": said["sample_languages"],
-        "vocabulary": f"{vocabulary.fingerprint}, {cutting['size']:,} tokens",
-        "held-out: tokens a word, unknown": f"{cutting['heldout']['tokens_per_word']}, "
-        f"{cutting['heldout']['unknown_share']:.4%}",
+        "documents, train + held-out": f"{texts['train']['documents']:,} + "
+        f"{texts['heldout']['documents']:,}",
+        "sentences": f"{texts['train']['sentences']:,}",
+        "words": f"{texts['train']['words']:,}",
+        "bytes": f"{texts['train']['bytes']:,}",
+        "dropped": texts["dropped"],
+        "languages of samples": texts["sample_languages"],
+        "vocabulary": f"{vocabulary.fingerprint}, {tokens['size']:,} tokens",
+        "held-out: tokens per word, unknown": f"{tokens['heldout']['tokens_per_word']}, "
+        f"{tokens['heldout']['unknown_share']:.4%}",
         "examples": f"{examples.fingerprint}, {train['examples']:,} of {train['mean_tokens']} "
-        f"tokens, {size / train['tokens']:.2f} bytes a token",
+        f"tokens, {size / train['tokens']:.2f} bytes per token",
         "seconds, 2 workers": ", ".join(
             f"{each.kind} {each.manifest.build_seconds:.1f}" for each in runs["2 workers"]
         ),
         **{f"digest, {run}": f"`{digest(artifacts)}`" for run, artifacts in runs.items()},
-        "killed": f"{num_killed} times on the way",
+        "killed": f"{num_killed} times",
     }.items():
         lines.append(f"| {key} | {value} |")
     return [*lines, ""]
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["--fuse"]:
-        build_with_fuse(*sys.argv[2:])
+    if sys.argv[1:2] == ["--kill-in"]:
+        build_until_killed(*sys.argv[2:])
         return
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("corpora", nargs="*", default=list(CORPORA), type=one_of(CORPORA))

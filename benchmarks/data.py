@@ -1,13 +1,12 @@
-"""Text in to example shards out: the stages against the published algorithm's plain loop.
+"""From text to example shards: our stages compared with a plain loop of the published algorithm.
 
     python benchmarks/data.py [--folder FOLDER] [--files 25] [--vocabulary vocab.txt] [--rounds 3]
 
 Both sides read the same text files and write masked sentence pairs of at most 128 tokens with the
-same given vocabulary; the two alternate in one run. The stages run on two Ray workers; starting Ray
-and importing the libraries in its workers is timed apart. The plain loop follows
-google-research/bert's `create_pretraining_data.py` in one process, with the fast tokenizer; its
-sentences are cut by the same splitter. A third row encodes the sentences and does nothing else:
-what any program needs that sends every word through the tokenizer.
+same vocabulary, and they alternate. The stages run on two Ray workers; starting Ray and importing
+the libraries in its workers is timed separately. The plain loop follows google-research/bert's
+`create_pretraining_data.py` in one process, with the fast tokenizer and our sentence splitter. A
+third row only encodes the sentences: the minimum for any program that tokenizes every word.
 """
 
 import argparse
@@ -51,7 +50,7 @@ def main() -> None:
         started = time.perf_counter()
         connect()
         ray_seconds = time.perf_counter() - started
-        os.environ["TOKENIZERS_PARALLELISM"] = "true"  # here; the workers have the other setting
+        os.environ["TOKENIZERS_PARALLELISM"] = "true"  # in this process; the workers have it off
         started = time.perf_counter()
         map_tasks(import_libraries, [0] * NUM_WORKERS * 2, num_workers=NUM_WORKERS)
         import_seconds = time.perf_counter() - started
@@ -71,8 +70,8 @@ def main() -> None:
                 timings.setdefault("plain loop", []).append(seconds)
                 plain_bytes = output.stat().st_size / count
         disconnect()
-    print(f"Ray's start {ray_seconds:.1f} s, imports in its workers {import_seconds:.1f} s\n")
-    print(f"{'':20} {'median s':>9} {'best s':>8} {'times plain':>12}")
+    print(f"Ray started in {ray_seconds:.1f} s, imports in its workers {import_seconds:.1f} s\n")
+    print(f"{'':20} {'median s':>9} {'best s':>8} {'x plain loop':>12}")
     reference = statistics.median(timings["plain loop"])
     for row, seconds in timings.items():
         median = statistics.median(seconds)
@@ -81,7 +80,7 @@ def main() -> None:
     sizes = [examples.manifest.files[name].bytes for name in examples.names("train-")]
     print(
         f"\nstages: {train['examples']} training examples of {train['mean_tokens']} tokens, "
-        f"{sum(sizes) / train['tokens']:.2f} bytes a token on disk\n"
+        f"{sum(sizes) / train['tokens']:.2f} bytes per token on disk\n"
         f"plain loop: {count} examples, {plain_bytes:.0f} bytes each on disk"
     )
 
@@ -93,13 +92,13 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--vocabulary", type=Path, default=DATA / "vocab" / "google_uncased_en_vocab.txt"
     )
-    parser.add_argument("--rounds", type=int, default=5, help="of the stages")
-    parser.add_argument("--plain-rounds", type=int, default=2, help="of the plain loop")
+    parser.add_argument("--rounds", type=int, default=5, help="runs of the stages")
+    parser.add_argument("--plain-rounds", type=int, default=2, help="runs of the plain loop")
     return parser.parse_args()
 
 
 def import_libraries(_: int) -> None:
-    """What the workers import before their first task; long enough that both take part."""
+    """Import what the first task needs; slow enough that both workers take part."""
     for module in ("corpus.publishing", "corpus.sources.text_files", "examples.workers"):
         importlib.import_module(f"pipelines.stages.{module}")
     time.sleep(0.2)
@@ -119,7 +118,7 @@ def run_stages(files: list[Path], vocabulary: Path, store: Path) -> tuple[float,
 
 
 def encode(vocabulary: Path, documents: list[list[str]]) -> None:
-    """The library's fastest call, on all cores; its ids are not even read."""
+    """The library's fastest call, on all cores; the ids are not read."""
     tokenizer = BertWordPieceTokenizer(str(vocabulary / "vocab.txt"), lowercase=True)
     for sentences in documents:
         tokenizer._tokenizer.encode_batch_fast(sentences, add_special_tokens=False)
@@ -134,7 +133,7 @@ def timed(function, *arguments) -> float:
 def run_plain_loop(
     files: list[Path], tokenizer: WordPieceTokenizer, output: Path
 ) -> tuple[float, int]:
-    """The published algorithm, example by example and token by token; seconds and examples."""
+    """Run the published algorithm token by token; returns seconds and number of examples."""
     started = time.perf_counter()
     rng = random.Random(0)
     documents = []
@@ -152,8 +151,8 @@ def run_plain_loop(
 
 def instances(documents: list[list[list[int]]], index: int, rng: random.Random):
     """Pairs of segments of one document (`create_instances_from_document`)."""
-    document, room = documents[index], MAX_TOKENS - 3
-    target = room if rng.random() > 0.1 else rng.randint(2, room)
+    document, limit = documents[index], MAX_TOKENS - 3
+    target = limit if rng.random() > 0.1 else rng.randint(2, limit)
     chunk: list[list[int]] = []
     length = position = 0
     while position < len(document):
@@ -175,7 +174,7 @@ def instances(documents: list[list[list[int]]], index: int, rng: random.Random):
                 position -= len(chunk) - a_end
             else:
                 b = [token for sentence in chunk[a_end:] for token in sentence]
-            while len(a) + len(b) > room:
+            while len(a) + len(b) > limit:
                 longer = a if len(a) > len(b) else b
                 longer.pop(0 if rng.random() < 0.5 else -1)
             yield a, b, is_random
@@ -190,16 +189,16 @@ def masked_row(
     tokens = [tokenizer.cls_id, *a, tokenizer.sep_id, *b, tokenizer.sep_id]
     segments = [0] * (len(a) + 2) + [1] * (len(b) + 1)
     special = {tokenizer.cls_id, tokenizer.sep_id}
-    candidates = [place for place, token in enumerate(tokens) if token not in special]
+    candidates = [position for position, token in enumerate(tokens) if token not in special]
     rng.shuffle(candidates)
     chosen = sorted(candidates[: max(1, round(len(tokens) * 0.15))])
-    labels = [tokens[place] for place in chosen]
-    for place in chosen:
+    labels = [tokens[position] for position in chosen]
+    for position in chosen:
         draw = rng.random()
         if draw < 0.8:
-            tokens[place] = tokenizer.mask_id
+            tokens[position] = tokenizer.mask_id
         elif draw < 0.9:
-            tokens[place] = rng.randrange(tokenizer.vocab_size)
+            tokens[position] = rng.randrange(tokenizer.vocab_size)
     padding, unused = MAX_TOKENS - len(tokens), 20 - len(chosen)
     return (
         tokens + [0] * padding,

@@ -2,8 +2,8 @@
 
     python benchmarks/data_memory.py [--folder FOLDER] [--copies 20]
 
-Builds corpus, vocabulary and examples of a folder of text files, and again of so many copies of
-each, every copy with noise of its own so that no two are duplicates. Prints the peak resident
+Builds corpus, vocabulary and examples of a folder of text files, and again of several copies of
+each file, with different noise in each copy so that none are duplicates. Prints the peak resident
 memory (unique set size) of any worker and of the driver, and the time of each stage.
 """
 
@@ -32,7 +32,7 @@ class PeakMemory:
 
     def __init__(self) -> None:
         self.driver = self.worker = 0
-        self._ends = threading.Event()
+        self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> "PeakMemory":
@@ -40,12 +40,12 @@ class PeakMemory:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._ends.set()
+        self._stop.set()
         self._thread.join()
 
     def _watch(self) -> None:
         me = psutil.Process()
-        while not self._ends.wait(0.25):
+        while not self._stop.wait(0.25):
             self.driver = max(self.driver, me.memory_full_info().uss)
             for process in me.children(recursive=True):
                 try:
@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def write_copies(novels: list[Path], folder: Path, copies: int) -> int:
-    """Copies of all files with a number of its own in place of every fiftieth word."""
+    """Copies of all files, with a random number in place of every fiftieth word."""
     folder.mkdir()
     size = 0
     for copy in range(copies):

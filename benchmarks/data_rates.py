@@ -1,10 +1,10 @@
-"""Processor time of each kind of data task, per megabyte of text: what planning rests on.
+"""CPU time of each kind of data task per megabyte of text, for docs/planning-data.md.
 
     python benchmarks/data_rates.py [--folder FOLDER] [--files 25] [--rounds 3]
 
 Runs the tasks of the three data stages one after the other in this process, without Ray, and
-counts processor time, which hardly depends on what else the machine is doing. The rest of a stage
-(planning, duplicates, training the vocabulary) is what its driver does alone.
+measures CPU time, which hardly depends on other load. The rest of a stage (planning, duplicates,
+training the vocabulary) is the work of its driver.
 """
 
 import argparse
@@ -28,7 +28,7 @@ DATA = Path(__file__).parents[2] / "shared" / "data"
 
 
 class InThisProcess:
-    """Stands in for `map_tasks`: the same calls, one after the other, and their time."""
+    """Replaces `map_tasks`: the same calls, one after the other, with their time."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def run(files: list[Path]) -> dict[str, float]:
-    """Processor seconds of each kind of task, and of the rest of each stage."""
+    """CPU seconds of each kind of task, and of the rest of each stage."""
     seconds: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         context = StageContext(store=ArtifactStore(folder))

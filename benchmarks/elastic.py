@@ -1,9 +1,9 @@
-"""A pretraining on 1, 2 and 4 workers, and on 2, then 1, then 2, as nodes go and come.
+"""Pretraining on 1, 2 and 4 workers, and on 2, then 1, then 2, as nodes leave and join.
 
-    python benchmarks/elastic.py                   # some five minutes
+    python benchmarks/elastic.py                   # about five minutes
 
-Nodes are raylets of their own on this machine (`benchmarks/raylets.py`); one is lost by SIGKILL in
-the middle of a step, another one joins later. Every worker notes what it saw in each step.
+Nodes are separate raylets on this machine (`benchmarks/raylets.py`); one gets SIGKILL in the middle
+of a step, another one joins later. Every worker records its micro-batches of each step.
 """
 
 import argparse
@@ -21,12 +21,12 @@ from benchmarks.alternating import report
 from benchmarks.fault_data import SETTINGS, build_data
 from benchmarks.raylets import raylets
 from benchmarks.recorded_training import (
-    Beginning,
     Outcome,
-    Training,
-    awaited,
+    StepStart,
+    TrainingRun,
     batches_by_step,
-    beginnings,
+    step_starts,
+    wait_for_step,
 )
 
 NUM_STEPS = 200
@@ -36,10 +36,10 @@ JOINED_STEPS_LATER = 15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One training run that has ended."""
+    """A finished training run."""
 
     outcome: Outcome
-    noted: list[Beginning]
+    starts: list[StepStart]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,43 +48,43 @@ class Change:
 
     what: str
     num_ranks: int  # afterwards
-    last_step: int  # begun before it
+    last_step: int  # the last one started before it
     resumed_at: int  # the first step afterwards
-    seconds: float  # from the event to the beginning of that step
+    seconds: float  # from the event to the start of that step
 
 
 def settings(num_steps: int) -> dict[str, Any]:
-    """Of the training runs that are compared."""
+    """Settings of the training runs that are compared."""
     return {**SETTINGS, "num_steps": num_steps, "checkpoint_every_steps": 10}
 
 
 def fixed(data: dict[str, str], folder: Path, num_steps: int, counts: list[int]) -> dict[int, Run]:
-    """One training run after the other, with each number of workers, on one node."""
+    """A training run for each number of workers, one after the other, on one node."""
     runs = {}
     with raylets(max(counts)) as cluster:
         for count in counts:
-            training = Training(
+            training = TrainingRun(
                 **data, store=str(folder / f"store{count}"), record=str(folder / f"notes{count}"),
                 workers=count, settings=settings(num_steps),
             )  # fmt: skip
-            outcome = Outcome.of(training.start(**cluster.of_drivers))
-            runs[count] = Run(outcome=outcome, noted=beginnings(Path(training.record)))
+            outcome = Outcome.of(training.start(**cluster.driver_env))
+            runs[count] = Run(outcome=outcome, starts=step_starts(Path(training.record)))
     return runs
 
 
 def changing(data: dict[str, str], folder: Path, num_steps: int) -> tuple[Run, list[Change]]:
-    """A training run on one or two nodes: two, then one, then two again."""
-    training = Training(
+    """A training run on two nodes, then one, then two again."""
+    training = TrainingRun(
         **data, store=str(folder / "changing"), record=str(folder / "notes"), workers=(1, 2),
         settings=settings(num_steps), slow_seconds=1.0,
     )  # fmt: skip
     notes = Path(training.record)
     with raylets() as cluster:
         _, second = cluster.join_all(1, 1)
-        driver = training.start(**cluster.of_drivers)
+        driver = training.start(**cluster.driver_env)
 
-        def first(wanted: Callable[[Beginning], bool]) -> Beginning:
-            return awaited(driver, notes, wanted)
+        def first(wanted: Callable[[StepStart], bool]) -> StepStart:
+            return wait_for_step(driver, notes, wanted)
 
         first(lambda b: b.step >= LOST_AT_STEP and b.num_ranks == 2)
         lost = time.time()
@@ -95,10 +95,10 @@ def changing(data: dict[str, str], folder: Path, num_steps: int) -> tuple[Run, l
         cluster.join(1)
         together = first(lambda b: b.at > joined and b.num_ranks == 2)
         training.hurry()
-        run = Run(outcome=Outcome.of(driver), noted=beginnings(notes))
+        run = Run(outcome=Outcome.of(driver), starts=step_starts(notes))
 
-    def change(what: str, event: float, after: Beginning) -> Change:
-        last = max(b.step for b in run.noted if b.at <= event and b.num_ranks != after.num_ranks)
+    def change(what: str, event: float, after: StepStart) -> Change:
+        last = max(b.step for b in run.starts if b.at <= event and b.num_ranks != after.num_ranks)
         return Change(
             what=what, num_ranks=after.num_ranks, last_step=last, resumed_at=after.step,
             seconds=after.at - event,
@@ -111,15 +111,15 @@ def changing(data: dict[str, str], folder: Path, num_steps: int) -> tuple[Run, l
 
 
 def largest_difference(run: Run, other: Run) -> float:
-    """Of the losses of any step, relative."""
+    """The largest relative difference between the losses of a step."""
     ours, theirs = run.outcome.losses(), other.outcome.losses()
     assert ours.keys() == theirs.keys()
     return max(abs(loss / theirs[step] - 1) for step, loss in ours.items())
 
 
 def same_batches(run: Run, other: Run) -> bool:
-    """Whether each micro-batch of each step was the same whenever any worker saw it."""
-    return batches_by_step(run.noted) == batches_by_step(other.noted)
+    """Whether each micro-batch of each step was always the same, whichever worker got it."""
+    return batches_by_step(run.starts) == batches_by_step(other.starts)
 
 
 def main() -> None:
@@ -130,7 +130,7 @@ def main() -> None:
         runs: dict[Any, Run] = dict(fixed(data, folder, NUM_STEPS, [1, 2, 4]).items())
         runs["2, 1, 2"], changes = changing(data, folder, NUM_STEPS)
     lines = [
-        "| workers | steps | examples and masks as with 1 | largest difference of a loss "
+        "| workers | steps | same examples and masks as with 1 | largest loss difference "
         "| resumed from |",
         "|---|---|---|---|---|",
     ]
@@ -143,7 +143,7 @@ def main() -> None:
         )
     lines += [
         "",
-        "| what happens | last step before | workers after | first step after | begins after |",
+        "| event | last step before | workers after | first step after | time to first step |",
         "|---|---|---|---|---|",
     ]
     lines += [
@@ -152,15 +152,15 @@ def main() -> None:
     ]
     lines += [
         "",
-        "BERT-tiny in float32 with dropout, masks drawn anew in each epoch, next sentences and "
-        "ragged batches; a checkpoint every 10 steps; workers of one thread each. Differences are "
-        "relative, and the largest of all steps. Compared are digests of all tensors of each "
-        "micro-batch that any worker began a step with. The lost node's raylet gets SIGKILL while "
-        "a step is computed; seconds are from the kill, and from the moment at which the new node "
-        "is started, to the first step with the new number of workers, on a machine whose two "
-        "cores carry all nodes.",
+        "BERT-tiny in float32 with dropout, masks redrawn in each epoch, next sentence prediction "
+        "and ragged batches; a checkpoint every 10 steps; workers of one thread each. Differences "
+        "are relative, and the largest of all steps. Examples and masks are compared by digests of "
+        "all tensors of each micro-batch that any worker started a step with. The lost node's "
+        "raylet gets SIGKILL during a step; seconds are from the kill, or from the start of the "
+        "new node, to the first step with the new number of workers. All nodes share a machine "
+        "with two cores.",
     ]
-    report("elastic", "A training run whose workers come and go", lines, {})
+    report("elastic", "A training run whose workers leave and join", lines, {})
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""Sentence embeddings against sentence-transformers on the same weights.
+"""Sentence embeddings compared with sentence-transformers, with the same weights.
 
     python benchmarks/embed.py
     python benchmarks/embed.py --sentences 2000 --turns 3
 
 Theirs: `SentenceTransformer.encode` in float32 with its default batch size, with 128, and tuned:
-the default batch size, freed blocks kept, in float32 and with weights in bfloat16 (it sorts by
-length and asks `scaled_dot_product_attention` by itself). Ours: `bert_core.inference.embed` in
-float32, and in bfloat16. All open one exported folder; the vectors are compared. Sentences come
-from the novels in ../shared/data; weights are random, which costs the same time.
+the default batch size, freed memory kept, in float32 and with weights in bfloat16 (it already sorts
+by length and uses `scaled_dot_product_attention`). Ours: `bert_core.inference.embed` in float32,
+and in bfloat16. All load the same exported folder; the vectors are compared. Sentences come from
+the novels in ../shared/data; weights are random, which takes the same time.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def sentences(count: int) -> list[str]:
         found += [part + "." for part in text.split(". ") if 20 <= len(part) <= 400]
         if len(found) >= count:
             return found[:count]
-    raise ValueError(f"the novels must hold {count} sentences, found {len(found)}")
+    raise ValueError(f"the novels must have {count} sentences, found {len(found)}")
 
 
 def export(folder: Path, size: str) -> None:
@@ -90,14 +90,14 @@ def table(
     sides: dict[str, Timing], size: str, count: int, differences: dict[str, float]
 ) -> list[str]:
     default = sides[SIDES[2]].median_seconds
-    lines = ["| side | seconds | sentences a second | over their default |", "|---|---|---|---|"]
+    lines = ["| side | seconds | sentences/s | over their default |", "|---|---|---|---|"]
     for name, timing in sides.items():
         seconds = timing.median_seconds
         lines.append(
             f"| {name} | {seconds:.2f} | {count / seconds:.0f} | {default / seconds:.1f}x |"
         )
     remark = (
-        f"{size}, {count} sentences, float32 but where said; medians of alternating runs. "
+        f"{size}, {count} sentences, float32 unless noted; medians of alternating runs. "
         f"Largest difference from their vectors: {differences['float32']:.1e} in float32, "
         f"{differences['bf16']:.1e} in bf16."
     )

@@ -1,4 +1,4 @@
-"""What the training runs of the fault tables learn from: a small real text, with pairs."""
+"""Training data of the fault benchmarks: a small real text, as sentence pairs."""
 
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,8 @@ from pipelines.stages.examples.stage import ExampleSettings, build_examples
 from pipelines.stages.vocabulary.settings import VocabularySettings
 from pipelines.stages.vocabulary.stage import build_vocabulary
 
-# Everything that could go wrong on the way back is on: masks drawn anew in each epoch (the
-# default), dropout (the default), next sentences, ragged batches, a point of the curve each step.
+# Everything that could differ after resuming is on: masks redrawn in each epoch (the default),
+# dropout (the default), next sentence prediction, ragged batches, a logged loss for each step.
 SETTINGS: dict[str, Any] = {
     "size": "tiny",
     "global_batch_size": 16,
@@ -27,7 +27,7 @@ SETTINGS: dict[str, Any] = {
 
 
 def build_data(folder: Path) -> dict[str, str]:
-    """Build the artifacts here; returns their store and names, as `Training` takes them."""
+    """Build the artifacts in `folder`; returns their store and names for `TrainingRun`."""
     context = StageContext(store=ArtifactStore(folder), num_workers=2)
     source = InstalledDocumentation(packages=("numpy", "networkx"), max_source_megabytes=0.6)
     corpus = build_corpus(CorpusSettings(sources=(source,)), context)

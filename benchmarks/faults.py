@@ -1,11 +1,11 @@
-"""A pretraining that is killed again and again ends like one that is left alone, bit for bit.
+"""Pretraining that is killed repeatedly ends like an uninterrupted run, bit for bit.
 
-    python benchmarks/faults.py                    # twenty kills: some ten minutes
+    python benchmarks/faults.py                    # twenty kills: about ten minutes
     python benchmarks/faults.py --kills 6 --seed 1
 
-Two workers of one thread each on two nodes, raylets of their own (`benchmarks/raylets.py`). SIGKILL
-meets a worker, the driver (which is started again) or a node's raylet (another node joins), at
-instants drawn from the seed; some of them while a checkpoint is written.
+Two workers of one thread each on two nodes, which are separate raylets (`benchmarks/raylets.py`).
+SIGKILL goes to a worker, the driver (which is started again) or a node's raylet (another node
+joins), at random times drawn from the seed, some of them while a checkpoint is written.
 """
 
 import argparse
@@ -26,100 +26,101 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.alternating import report
 from benchmarks.fault_data import SETTINGS, build_data
 from benchmarks.raylets import Raylets, raylets
-from benchmarks.recorded_training import Beginning, Outcome, Training, awaited, beginnings
+from benchmarks.recorded_training import Outcome, StepStart, TrainingRun, step_starts, wait_for_step
 
 Victim = Literal["worker", "driver", "node"]
-# Of every ten kills; the others come at any instant of a step.
+# For every ten kills: who is killed, and whether while a checkpoint is written or at any time.
 _VICTIMS: tuple[Victim, ...] = (
     "worker", "driver", "node", "worker", "worker", "driver", "node", "worker", "driver", "node",
 )  # fmt: skip
-_IN_WRITING = (True, True, False, True, False, False, True, False, False, False)
-_STEPS_A_KILL = 20
+_WHILE_WRITING = (True, True, False, True, False, False, True, False, False, False)
+_STEPS_PER_KILL = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kill:
-    """What is to be killed, and when."""
+    """What to kill, and when."""
 
     victim: Victim
-    step: int  # not before a worker begins it
-    in_writing: bool  # then as soon as a checkpoint is begun
-    delay: float  # seconds after that instant
+    step: int  # not before a worker starts it
+    while_writing: bool  # then wait until a checkpoint is being written
+    delay: float  # seconds to wait after that
     choice: int  # which worker or node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """What a kill met, and how the training run went on."""
+    """What a kill interrupted, and how the training run resumed."""
 
     kill: Kill
-    last_step: int  # begun by a worker that it met; a raylet's workers live a moment longer
+    last_step: int  # started by a killed worker; a raylet's workers live a moment longer
     was_writing: bool  # whether a checkpoint was being written
     resumed_at: int
-    seconds: float  # from the kill to the beginning of the first step afterwards
+    seconds: float  # from the kill to the start of the first step afterwards
     ready_seconds: float  # of these, after the worker's process was ready
 
 
 def plan(num_kills: int, seed: int) -> list[Kill]:
-    """The kills, in the order of their steps; the same for the same seed."""
-    chance = random.Random(seed)
-    steps = sorted(chance.sample(range(12, _STEPS_A_KILL * num_kills), num_kills))
+    """The kills in the order of their steps, the same for the same seed."""
+    rng = random.Random(seed)
+    steps = sorted(rng.sample(range(12, _STEPS_PER_KILL * num_kills), num_kills))
     kinds = [
-        (_VICTIMS[number % len(_VICTIMS)], _IN_WRITING[number % len(_IN_WRITING)])
+        (_VICTIMS[number % len(_VICTIMS)], _WHILE_WRITING[number % len(_WHILE_WRITING)])
         for number in range(num_kills)
     ]
-    chance.shuffle(kinds)
+    rng.shuffle(kinds)
     return [
         Kill(
             victim=victim,
             step=step,
-            in_writing=in_writing,
-            delay=chance.uniform(0, 0.02 if in_writing else 0.2),
-            choice=chance.randrange(2),
+            while_writing=while_writing,
+            delay=rng.uniform(0, 0.02 if while_writing else 0.2),
+            choice=rng.randrange(2),
         )
-        for step, (victim, in_writing) in zip(steps, kinds, strict=True)
+        for step, (victim, while_writing) in zip(steps, kinds, strict=True)
     ]
 
 
 def settings(num_kills: int) -> dict[str, Any]:
-    """Of a training run that is long enough for so many kills."""
-    num_steps = _STEPS_A_KILL * (num_kills + 1)
+    """Settings of a training run that is long enough for these kills."""
+    num_steps = _STEPS_PER_KILL * (num_kills + 1)
     return {**SETTINGS, "num_steps": num_steps, "checkpoint_every_steps": 10}
 
 
 class Disturbed:
-    """A training run under way, to be killed again and again."""
+    """A training run that is killed repeatedly."""
 
-    def __init__(self, cluster: Raylets, training: Training) -> None:
+    def __init__(self, cluster: Raylets, training: TrainingRun) -> None:
         self._cluster = cluster
         self._training = training
         self._notes = Path(training.record)
         self._driver = self._start()
-        self._left: set[Path] = set()  # by saves that a kill ended
-        self._dead: set[int] = set()  # processes of workers that a kill has met
+        self._left: set[Path] = set()  # by saves that a kill interrupted
+        self._dead: set[int] = set()  # processes of killed workers
 
-    def meet(self, kill: Kill) -> Recovery:
-        """Kill what is to be killed when its time has come; wait until the training run goes on."""
+    def apply(self, kill: Kill) -> Recovery:
+        """Wait for the time of the kill, kill, and wait until the training run has resumed."""
         dead = frozenset(self._dead)
-        awaited(self._driver, self._notes, lambda b: b.step >= kill.step and b.process not in dead)
-        if kill.in_writing:
-            self._await_writing()
+        wait_for_step(
+            self._driver, self._notes, lambda b: b.step >= kill.step and b.process not in dead
+        )
+        if kill.while_writing:
+            self._wait_for_writing()
         time.sleep(kill.delay)
         was_writing = bool(self._saving())
         killed_at = time.time()
         self._kill(kill)
-        noted = [b for b in beginnings(self._notes) if b.process not in dead and b.at <= killed_at]
-        before = frozenset({b.process for b in noted} | dead)
+        before = {b.process for b in step_starts(self._notes) if b.at <= killed_at} | dead
         if kill.victim == "driver":
             self._driver = self._start()
         elif kill.victim == "node":
             self._cluster.join(1)
-        after = awaited(self._driver, self._notes, lambda b: b.process not in before)
+        after = wait_for_step(self._driver, self._notes, lambda b: b.process not in before)
         self._dead |= before
         self._left = set(self._folders())
         return Recovery(
             kill=kill,
-            last_step=max(b.step for b in beginnings(self._notes) if b.process in before - dead),
+            last_step=max(b.step for b in step_starts(self._notes) if b.process in before - dead),
             was_writing=was_writing,
             resumed_at=after.step,
             seconds=after.at - killed_at,
@@ -127,11 +128,11 @@ class Disturbed:
         )
 
     def end(self) -> Outcome:
-        """Let it come to its end."""
+        """Wait until the training run ends."""
         return Outcome.of(self._driver)
 
     def _start(self) -> "subprocess.Popen[str]":
-        return self._training.start(**self._cluster.of_drivers)
+        return self._training.start(**self._cluster.driver_env)
 
     def _kill(self, kill: Kill) -> None:
         if kill.victim == "driver":
@@ -143,51 +144,51 @@ class Disturbed:
             os.kill(self._worker(kill.choice), signal.SIGKILL)
 
     def _worker(self, rank: int) -> int:
-        newest: Beginning = max(
-            (b for b in beginnings(self._notes) if b.rank == rank), key=lambda b: b.at
+        newest: StepStart = max(
+            (b for b in step_starts(self._notes) if b.rank == rank), key=lambda b: b.at
         )
         return newest.process
 
     def _saving(self) -> set[Path]:
-        """Folders in which workers write checkpoints right now, before they hand them over."""
+        """Folders to which workers are writing checkpoints now, before they publish them."""
         return set(self._folders()) - self._left
 
     def _folders(self) -> Iterable[Path]:
         for node in self._cluster.nodes:
-            yield from (node.folder / "tmp").glob("bertsmith-checkpoint-*")
+            yield from (node.folder / "tmp").glob("bertsmith-scratch-*")
 
-    def _await_writing(self) -> None:
+    def _wait_for_writing(self) -> None:
         before = self._saving()
         deadline = time.monotonic() + 120
         while not self._saving() - before:
             if time.monotonic() > deadline or self._driver.poll() is not None:
-                raise RuntimeError("no checkpoint was begun that could be met")
+                raise RuntimeError("no checkpoint was started")
             time.sleep(0.001)
 
 
 def undisturbed(cluster: Raylets, data: dict[str, str], folder: Path, num_kills: int) -> Outcome:
-    """The same training run, left alone, on the same nodes."""
+    """The same training run without kills, on the same nodes."""
     training = _training(data, folder / "undisturbed", num_kills)
-    return Outcome.of(training.start(**cluster.of_drivers))
+    return Outcome.of(training.start(**cluster.driver_env))
 
 
 def disturbed(
     data: dict[str, str], folder: Path, kills: list[Kill]
 ) -> tuple[Outcome, Outcome, list[Recovery]]:
-    """How a training run left alone ended, how one with `kills` did, and how it met them."""
+    """The outcomes of a training run without and with `kills`, and its recoveries."""
     with raylets() as cluster:
         cluster.join_all(1, 1)
         alone = undisturbed(cluster, data, folder, len(kills))
         training = Disturbed(cluster, _training(data, folder / "disturbed", len(kills)))
         recoveries = []
         for kill in kills:
-            recoveries.append(training.meet(kill))
+            recoveries.append(training.apply(kill))
             sys.stderr.write(f"{recoveries[-1]}\n")
         return alone, training.end(), recoveries
 
 
-def _training(data: dict[str, str], folder: Path, num_kills: int) -> Training:
-    return Training(
+def _training(data: dict[str, str], folder: Path, num_kills: int) -> TrainingRun:
+    return TrainingRun(
         **data, store=str(folder / "store"), record=str(folder / "notes"), workers=2,
         settings=settings(num_kills),
     )  # fmt: skip
@@ -201,10 +202,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         data = build_data(Path(name) / "data")
         kills = plan(arguments.kills, arguments.seed)
-        alone, met, recoveries = disturbed(data, Path(name), kills)
+        alone, killed, recoveries = disturbed(data, Path(name), kills)
     lines = [
-        "| killed | last step | while a checkpoint was written | went on at step "
-        "| first step after | of it, process ready |",
+        "| killed | last step | while a checkpoint was written | resumed at step "
+        "| time to first step | of it, process ready |",
         "|---|---|---|---|---|---|",
     ]
     lines += [
@@ -213,18 +214,18 @@ def main() -> None:
         for r in recoveries
     ]
     is_same = {
-        "every logged figure": alone.history == met.history,
-        "the final weights": alone.weights == met.weights,
+        "every logged figure": alone.history == killed.history,
+        "the final weights": alone.weights == killed.weights,
     }
-    lines += ["", "| identical to the undisturbed run, bit for bit | |", "|---|---|"]
+    lines += ["", "| identical to the run without kills, bit for bit | |", "|---|---|"]
     lines += [f"| {what} | {'yes' if same else 'NO'} |" for what, same in is_same.items()]
     lines += [
         "",
         f"{len(alone.history)} points of the curve were compared, and the SHA-256 of the weights "
-        f"({met.weights[:16]}…). BERT-tiny in float32 on two workers of one thread each, with "
-        "dropout, masks drawn anew in each epoch, next sentences and ragged batches; a checkpoint "
-        f"every 10 steps. SIGKILL, seed {arguments.seed}; the driver is started again at once, and "
-        "a new node joins after a lost one. Seconds on a machine whose two cores carry all nodes.",
+        f"({killed.weights[:16]}…). BERT-tiny in float32 on two workers of one thread each, with "
+        "dropout, masks redrawn in each epoch, next sentence prediction and ragged batches; a "
+        f"checkpoint every 10 steps. SIGKILL, seed {arguments.seed}; the driver is started again "
+        "at once, and a new node replaces a lost one. All nodes share a machine with two cores.",
     ]
     report("faults", f"A training run that is killed {arguments.kills} times", lines, {})
     if not all(is_same.values()):

@@ -1,12 +1,12 @@
-"""How many files of ours a reader enters who follows a command: three walks, counted.
+"""How many of our files a command runs through: traces of three commands.
 
     python benchmarks/files_entered.py demo                 # `run demo`, to its first Ray task
     python benchmarks/files_entered.py pretrain             # a pretraining step on a CPU
     python benchmarks/files_entered.py predict --home HOME  # `predict`, in a home with models
 
-A profile hook notes every file of `bert_core`, `pipelines` and `flows` in which a function runs, in
-this process and all its threads. What runs while a module is imported does not count: importing is
-no reason to read. What Ray's tasks and worker processes do afterwards is not seen.
+A profile hook records every file of `bert_core`, `pipelines` and `flows` in which a function runs,
+in this process and all its threads. Code that runs during an import does not count. Ray's tasks and
+worker processes are not traced.
 """
 
 import argparse
@@ -25,25 +25,25 @@ TEXT = "Returns the eigenvalues of a matrix."
 
 
 class Reached(BaseException):
-    """The end of a walk."""
+    """The end of a trace."""
 
 
-class Walk:
-    """Collects the files that are entered, in their order."""
+class Trace:
+    """Collects the files in which functions run, in order."""
 
     def __init__(self) -> None:
-        self.files: dict[str, str] = {}  # and the first function of each
+        self.files: dict[str, str] = {}  # and the first function in each
 
-    def __enter__(self) -> "Walk":
-        threading.setprofile(self._note)
-        sys.setprofile(self._note)
+    def __enter__(self) -> "Trace":
+        threading.setprofile(self._record)
+        sys.setprofile(self._record)
         return self
 
     def __exit__(self, *raised: object) -> None:
         sys.setprofile(None)
         threading.setprofile(None)
 
-    def _note(self, frame: FrameType, event: str, argument: object) -> None:
+    def _record(self, frame: FrameType, event: str, argument: object) -> None:
         code = frame.f_code
         is_ours = event == "call" and code.co_filename.startswith(PACKAGES)
         if not is_ours or code.co_name.startswith("<") or code.co_filename in self.files:
@@ -57,8 +57,8 @@ class Walk:
         self.files[code.co_filename] = code.co_name
 
 
-def demo(home: str | None) -> Walk:
-    """To the moment in which Ray would start: the first task of the corpus is next."""
+def demo(home: str | None) -> Trace:
+    """Up to the start of Ray, just before the first task of the corpus."""
     import ray
 
     from flows.cli.app import run
@@ -68,48 +68,48 @@ def demo(home: str | None) -> Walk:
         raise Reached
 
     ray.init = reached
-    with tempfile.TemporaryDirectory() as folder, Walk() as walk:
+    with tempfile.TemporaryDirectory() as folder, Trace() as trace:
         try:
             run(["run", "demo", "--home", folder])
         except Reached:
-            return walk
+            return trace
     raise SystemExit("the run ended before its first Ray task")
 
 
-def pretrain(home: str | None) -> Walk:
-    """One step of the training loop on random tokens, whose batches come from a list."""
+def pretrain(home: str | None) -> Trace:
+    """One step of the training loop on a list of random batches."""
     from benchmarks.step import our_step
 
     step, _ = our_step("tiny", "float32")
-    step()  # what is compiled and cached
-    with Walk() as walk:
+    step()  # compiles and caches
+    with Trace() as trace:
         step()
-    return walk
+    return trace
 
 
-def predict(home: str | None) -> Walk:
-    """A text labelled by the newest champion of a home."""
+def predict(home: str | None) -> Trace:
+    """Label a text with the newest champion of a home."""
     from flows.cli.app import run
 
-    with Walk() as walk:
+    with Trace() as trace:
         code = run(["predict", TEXT, *(["--home", home] if home else [])])
     if code:
-        raise SystemExit("nothing was predicted")
-    return walk
+        raise SystemExit("the prediction failed")
+    return trace
 
 
-WALKS = {"demo": demo, "pretrain": pretrain, "predict": predict}
+TRACES = {"demo": demo, "pretrain": pretrain, "predict": predict}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("walk", choices=WALKS)
-    parser.add_argument("--home", help="of the models to predict with")
+    parser.add_argument("trace", choices=TRACES)
+    parser.add_argument("--home", help="folder with the models to predict with")
     given = parser.parse_args()
-    walk = WALKS[given.walk](given.home)
-    for number, (file, function) in enumerate(walk.files.items(), start=1):
+    trace = TRACES[given.trace](given.home)
+    for number, (file, function) in enumerate(trace.files.items(), start=1):
         print(f"{number:3d}  {Path(file).relative_to(ROOT)}  {function}")
-    print(f"{given.walk}: {len(walk.files)} files entered")
+    print(f"{given.trace}: {len(trace.files)} files entered")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""One fine-tuning step on SST-2's sentences against the usual stack: as used, and tuned.
+"""A fine-tuning step on SST-2 compared with the usual stack, as used and tuned.
 
     python benchmarks/finetune_step.py
     python benchmarks/finetune_step.py mini --turns 1 --steps 2
 
-Batches of 32 sentences of their real lengths, two classes, the optimizer included, in bf16. As
+Batches of 32 sentences of their real lengths, two classes, including the optimizer, in bf16. As
 used: BertForSequenceClassification, padded to the longest sentence of each batch, torch's AdamW.
 Tuned: packed, without padding outside of attention (`benchmarks/usual_stack.py`). Ours:
 `bert_core.training.loop.train`. Needs ../shared/data.
@@ -48,7 +48,7 @@ SIDES = ("ours", "tuned", "as-used")
 
 
 def batches(tokenizer: WordPieceTokenizer) -> list[LabelledBatch]:
-    """The first sentences of the training part, in the order of the file."""
+    """The first sentences of the training set, in file order."""
     lines = next((DATA / "glue" / "SST-2").glob("train*")).read_text(encoding="utf-8").splitlines()
     rows = [line.split("\t") for line in lines[1 : 1 + NUM_SEQUENCES * NUM_BATCHES]]
     ids = tokenizer.encode_batch([row[0] for row in rows])
@@ -93,7 +93,7 @@ def their_step(size: str, side: str) -> Callable[[], None]:
         )
         return tuned_steps(tuned, rows, learning_rate=2e-5, bf16=True, compiled=False)
     model = BertForSequenceClassification(their_config(config)).train()
-    # Padded when a step asks for it, as a collator does.
+    # Padded within the step, as a collator does.
     losses = [partial(as_used_loss, model, batch) for batch in rows]
     return Steps(model, losses, learning_rate=2e-5, bf16=True, tuned=False)
 
@@ -104,7 +104,7 @@ def as_used_loss(model: torch.nn.Module, batch: LabelledBatch) -> torch.Tensor:
 
 
 def check_equal_losses() -> float:
-    """Largest difference of the sides' losses from ours on equal weights; raises above 1e-4."""
+    """Largest difference of their losses from ours with equal weights; raises above 1e-4."""
     from transformers import BertForSequenceClassification
 
     tokenizer = vocabulary()
@@ -121,7 +121,7 @@ def check_equal_losses() -> float:
         theirs = tuned(*tuned.arguments(batch)), as_used_loss(as_used, batch)
     difference = max(float((loss - total / count).abs()) for loss in theirs)
     if difference > 1e-4:
-        raise AssertionError(f"losses on equal weights must agree, differ by {difference:.1e}")
+        raise AssertionError(f"losses with equal weights must agree, differ by {difference:.1e}")
     return difference
 
 
@@ -147,7 +147,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("sizes", nargs="*", default=list(SIZES), type=one_of(SIZES))
     parser.add_argument("--turns", type=int, default=3, help="measured turns of each side")
-    parser.add_argument("--steps", type=int, default=8, help="a turn")
+    parser.add_argument("--steps", type=int, default=8, help="steps per turn")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.side:
@@ -170,7 +170,7 @@ def main() -> None:
     }
     note = (
         f"SST-2, batches of 32 sentences, bf16; medians of {arguments.turns} alternating turns of "
-        f"{arguments.steps} steps. On equal weights the losses differ by {difference:.0e} at most."
+        f"{arguments.steps} steps. With equal weights, losses differ by at most {difference:.0e}."
     )
     rates = {"bf16": max(sides["bf16"].best_rate for sides in timings.values())}
     report("finetune_step", "A fine-tuning step", [*table(timings), "", note], rates)

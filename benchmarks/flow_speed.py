@@ -1,14 +1,13 @@
-"""The demo's pretraining inside its flow, beside the best plain loop on the same machine.
+"""The demo's pretraining in its flow, compared with the best plain loop on the same machine.
 
     python benchmarks/flow_speed.py                  # three rounds
     python benchmarks/flow_speed.py --rounds 1 --steps 300
 
-The sides take turns, each as a whole training of the demo's encoder on the demo's examples:
-a loop of `bert_core` alone as one process with a thread a core, the same as one process a core
-with one thread each (gloo over the loopback), and the flow `pretrain` as a person starts it, with
-a local Prefect API, Ray and MLflow. Tokens a second: of the plain loops what lies between the
-steps, of the flow what the stage reports. The first steps of each are left out of the plain loops
-and are part of the flow's figure.
+The sides take turns, each with a whole training run of the demo's encoder on the demo's examples:
+a loop of `bert_core` alone in one process with a thread per core, the same with one process per
+core of one thread each (gloo on the loopback), and the flow `pretrain` from the command line, with
+a local Prefect API, Ray and MLflow. Tokens per second of the plain loops are measured between
+steps, without the first ones; the flow's are what the stage reports, the first steps included.
 """
 
 import argparse
@@ -27,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.alternating import ROOT, report
 
-SIDES = ("1 process, a thread a core", "a process a core, 1 thread", "the flow")
+SIDES = ("1 process, a thread per core", "a process per core, 1 thread", "the flow")
 SETTLING_STEPS = 20
 
 
@@ -50,7 +49,7 @@ def main() -> None:
 
 def compare(home: Path, size: str, num_steps: int, num_rounds: int) -> None:
     """Let the sides take turns and report their medians."""
-    bertsmith(home, "examples", [])  # nobody's training counts what all of them need
+    bertsmith(home, "examples", [])  # built first, as all sides need them
     store, num_cores = str(home / "store"), len(os.sched_getaffinity(0))
     sides: dict[str, Callable[[int], float]] = {
         SIDES[0]: lambda turn: plain_loop(store, size, num_steps, 1, num_cores),
@@ -65,7 +64,7 @@ def compare(home: Path, size: str, num_steps: int, num_rounds: int) -> None:
     medians = {side: statistics.median(each) for side, each in rates.items()}
     best = max(medians[side] for side in SIDES[:2])
     lines = [
-        "| side | tokens/s, median | least | most | of the best plain loop |",
+        "| side | tokens/s, median | min | max | of the best plain loop |",
         "|---|---|---|---|---|",
         *(
             f"| {side} | {medians[side]:,.0f} | {min(each):,.0f} | {max(each):,.0f} "
@@ -73,14 +72,14 @@ def compare(home: Path, size: str, num_steps: int, num_rounds: int) -> None:
             for side, each in rates.items()
         ),
         "",
-        f"BERT-{size}, {num_steps} steps of 32 of the demo's examples, {num_rounds} rounds "
-        f"in turns, {num_cores} cores.",
+        f"BERT-{size}, {num_steps} steps of 32 of the demo's examples, {num_rounds} "
+        f"alternating rounds, {num_cores} cores.",
     ]
-    report("flow_speed", "The flow's training beside the plain loop", lines)
+    report("flow_speed", "The flow compared with the plain loop", lines)
 
 
 def bertsmith(home: Path, command: str, overrides: list[str]) -> None:
-    """Run a command of Bertsmith on the demo as a person would."""
+    """Run a `bertsmith` command on the demo."""
     environment = {
         key: value
         for key, value in os.environ.items()
@@ -95,7 +94,7 @@ def bertsmith(home: Path, command: str, overrides: list[str]) -> None:
 
 
 def flow(home: Path, size: str, num_steps: int, *, seed: int) -> float:
-    """Tokens a second of the flow's training; each seed is a training run of its own."""
+    """Tokens per second of the flow; each seed is a separate training run."""
     known = set(home.glob("store/encoder/*/manifest.json"))
     changes = {"size": size, "num_steps": num_steps, "seed": seed}
     bertsmith(home, "pretrain", [f"pretraining.{key}={value}" for key, value in changes.items()])
@@ -104,7 +103,7 @@ def flow(home: Path, size: str, num_steps: int, *, seed: int) -> float:
 
 
 def plain_loop(store: str, size: str, num_steps: int, num_ranks: int, num_threads: int) -> float:
-    """Tokens a second of a training run by `bert_core` alone."""
+    """Tokens per second of a training run with `bert_core` alone."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
@@ -116,17 +115,17 @@ def plain_loop(store: str, size: str, num_steps: int, num_ranks: int, num_thread
         )
         for rank in range(num_ranks)
     ]  # fmt: skip
-    told = [rank.communicate()[0] for rank in ranks]
+    outputs = [rank.communicate()[0] for rank in ranks]
     if any(rank.returncode for rank in ranks):
-        raise RuntimeError(f"a plain loop ended with {[rank.returncode for rank in ranks]}")
-    return float(told[0])
+        raise RuntimeError(f"a plain loop failed with {[rank.returncode for rank in ranks]}")
+    return float(outputs[0])
 
 
 def plain_rank(
     size: str, num_steps: int, store: str, rank: int, num_ranks: int, num_threads: int, port: int
 ) -> None:
-    """One process of a plain loop; rank 0 prints the tokens a second of all of them."""
-    import pipelines.cluster.connection  # noqa: F401  (the environment that Ray's workers compute in)
+    """One process of a plain loop; rank 0 prints the tokens per second of all ranks."""
+    import pipelines.cluster.connection  # noqa: F401  (sets the environment of Ray's workers)
 
     import torch  # isort: skip
     import torch.distributed as dist

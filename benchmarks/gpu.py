@@ -1,13 +1,13 @@
-"""Pretraining steps on a GPU against the usual stack compiled on the same card.
+"""Pretraining steps on a GPU compared with the compiled usual stack on the same card.
 
     python benchmarks/gpu.py                 # under ten minutes on a bare machine with 16 cores
     make bench-gpu PYTHON=python3
 
-BERT-base and -large, lengths 128 and 512, without dropout and with a tenth, bf16. Both sides of a
-size and length, with either dropout, start at once, compile at once and then take turns, as does
-the card's own matrix product. `benchmarks/gpu_side.py` is one side. Needs torch, numpy,
-transformers and this checkout. Without CUDA everything runs too, tiny, eager and for one turn: that
-shows that the program works and says nothing about speed.
+BERT-base and -large, lengths 128 and 512, dropout 0 and 0.1, bf16. For each size and length, both
+sides with both dropouts start and compile at the same time and then take turns, as does a plain
+matrix product. `benchmarks/gpu_side.py` is one side. Needs torch, numpy, transformers and this
+checkout. Without CUDA everything runs too, with a tiny model, eager and for one turn: this shows
+that the program works and says nothing about speed.
 """
 
 import argparse
@@ -26,8 +26,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.alternating import OutOfTimeError, Side, Timing, alternate, report
 
-TARGET_RATE = 790e12  # operations a second that shares refer to: an H200's bf16 products, measured
-TOKENS = {"base": 32_768, "large": 16_384, "tiny": 512}  # of a batch, padding included
+TARGET_RATE = 790e12  # operations/s that shares refer to: bf16 products, measured on an H200
+TOKENS = {"base": 32_768, "large": 16_384, "tiny": 512}  # per batch, padding included
 SIDES = ("ours", "usual")
 
 
@@ -54,7 +54,7 @@ CASES_ON_A_CPU = (Case("tiny", 32, 0.0), Case("tiny", 32, 0.1))
 
 @dataclass(frozen=True)
 class Result:
-    """One side's turns, and what its profiler saw."""
+    """One side's times and profile."""
 
     timing: Timing
     notes: dict[str, Any]
@@ -64,14 +64,14 @@ class Result:
         return self.timing.median_seconds / self.timing.facts["steps"]
 
     @property
-    def tokens_a_second(self) -> float:
+    def tokens_per_second(self) -> float:
         return self.timing.facts["tokens"] / self.seconds
 
 
 def measured(
     cases: Iterable[Case], num_turns: int, time_limit: float
 ) -> tuple[dict[tuple[Case, str], Result], float]:
-    """Both sides of the cases, taking turns, and the card's own rate meanwhile."""
+    """Results of both sides of the cases, and the card's matrix rate between their turns."""
     with tempfile.TemporaryDirectory() as folder:
         sides = {"products": Side([__file__, "--side", "products"], num_warmups=1)}
         notes: dict[tuple[Case, str], Path] = {}
@@ -93,8 +93,8 @@ def measured(
 
 def table(results: dict[tuple[Case, str], Result], rate: float) -> list[str]:
     lines = [
-        "| case | ours | usual stack | over it | ours, tokens a second | of 790 TFLOP/s "
-        "| of the rate found | loader's wait a step | launches, ours / usual "
+        "| case | ours | usual stack | over it | ours, tokens/s | of 790 TFLOP/s "
+        "| of the measured rate | wait for the loader per step | launches, ours / usual "
         "| peak memory, ours / usual |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
@@ -105,7 +105,7 @@ def table(results: dict[tuple[Case, str], Result], rate: float) -> list[str]:
                             for r in (ours, usual))  # fmt: skip
         lines.append(
             f"| {case} | {ours.seconds * 1e3:.1f} ms | {usual.seconds * 1e3:.1f} ms "
-            f"| {usual.seconds / ours.seconds:.2f}x | {ours.tokens_a_second:,.0f} "
+            f"| {usual.seconds / ours.seconds:.2f}x | {ours.tokens_per_second:,.0f} "
             f"| {needed / TARGET_RATE:.1%} | {needed / rate:.0%} "
             f"| {ours.notes['wait'] * 1e3:.2f} ms ({ours.notes['wait'] / ours.seconds:.1%}) "
             f"| {ours.notes['launches']:.0f} / {usual.notes['launches']:.0f} "
@@ -122,20 +122,20 @@ def table(results: dict[tuple[Case, str], Result], rate: float) -> list[str]:
 def device_line() -> str:
     if not torch.cuda.is_available():
         return (
-            "No CUDA device was there: a CPU took single eager steps of a tiny model, which shows "
-            "that the program runs and nothing about speed."
+            "No CUDA device: a CPU took single eager steps of a tiny model, which shows that the "
+            "program runs and says nothing about speed."
         )
     free, total = torch.cuda.mem_get_info()
     return (
         f"{torch.cuda.get_device_name()}, {free / 2**30:.0f} of {total / 2**30:.0f} GiB free "
-        f"before; CUDA {torch.version.cuda}."
+        f"at the start; CUDA {torch.version.cuda}."
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--turns", type=int, default=5, help="measured turns of each side")
-    parser.add_argument("--minutes", type=float, default=9, help="after which cases are left out")
+    parser.add_argument("--minutes", type=float, default=9, help="after which cases are skipped")
     parser.add_argument("--size", choices=TOKENS, help=argparse.SUPPRESS)
     parser.add_argument("--length", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--dropout", type=float, help=argparse.SUPPRESS)
@@ -153,30 +153,30 @@ def main() -> None:
         return
     started = time.monotonic()
     has_gpu = torch.cuda.is_available()
-    about = device_line()
+    device = device_line()
     cases = CASES if has_gpu else CASES_ON_A_CPU
     results: dict[tuple[Case, str], Result] = {}
-    rates, slowest, left_out = [], 0.0, []
+    rates, slowest, skipped = [], 0.0, []
     for size, length in dict.fromkeys((case.size, case.length) for case in cases):
         group = [case for case in cases if (case.size, case.length) == (size, length)]
-        begun = time.monotonic()
-        if begun - started + slowest > arguments.minutes * 60:
-            left_out += group
+        group_started = time.monotonic()
+        if group_started - started + slowest > arguments.minutes * 60:
+            skipped += group
             continue
-        left = arguments.minutes * 60 - (begun - started)
+        left = arguments.minutes * 60 - (group_started - started)
         try:
             found, rate = measured(group, arguments.turns if has_gpu else 1, left)
         except OutOfTimeError as error:
             print(error, file=sys.stderr)
-            left_out += group
+            skipped += group
             continue
         results |= found
         rates.append(rate)
-        slowest = max(slowest, time.monotonic() - begun)
+        slowest = max(slowest, time.monotonic() - group_started)
     if not rates:
         sys.exit(f"nothing was measured in {arguments.minutes:g} minutes; see above what was slow")
-    lines = [about, "", *table(results, max(rates))]
-    lines += [f"\nLeft out for want of time: {case}." for case in left_out]
+    lines = [device, "", *table(results, max(rates))]
+    lines += [f"\nSkipped for lack of time: {case}." for case in skipped]
     lines += ["", f"Took {time.monotonic() - started:.0f} s."]
     report("gpu", "Pretraining steps on a GPU", lines, {"bf16": max(rates)})
 

@@ -1,11 +1,11 @@
-"""Without a GPU: what a step would launch and move on an H200, and how long that takes at best.
+"""Estimate without a GPU: what a step launches and moves on an H200, and its minimum time.
 
     python benchmarks/gpu_estimate.py --baseline ../before
 
-The step runs on tensors that have shapes and no memory (`benchmarks/pretended_gpu.py`), in this
-tree and in another checkout. Each launch counts by the larger of its operations at the card's
-measured matrix rate, its bytes at the measured copy rate, and 2 microseconds; the host by 5
-microseconds a launch. "Fused" puts the operations between two products, kernels of attention or
+The step runs on tensors that have shapes but no memory (`benchmarks/pretended_gpu.py`), in this
+checkout and in another one. Each launch takes the longest of its operations at the card's measured
+matrix rate, its bytes at the measured copy rate, and 2 microseconds; the host takes 5 microseconds
+per launch. "Fused" merges the operations between two matrix products, attention kernels or
 scattered writes into one launch, as a compiler may.
 """
 
@@ -40,13 +40,13 @@ def counted(tree: Path, case: Case) -> dict[str, Any]:
     return figures
 
 
-def line(case: Case, name: str, way: str, found: dict[str, Any]) -> str:
-    figures = found[way]
+def line(case: Case, name: str, variant: str, found: dict[str, Any]) -> str:
+    figures = found[variant]
     seconds = max(figures["card"], figures["host"])
     share = found["needed"] / seconds / MATRIX_RATE
     bound = "host" if figures["host"] > figures["card"] else "card"
     return (
-        f"| {case} | {name}, {way} | {figures['launches']:,} | {figures['bytes'] / 1e9:.0f} GB "
+        f"| {case} | {name}, {variant} | {figures['launches']:,} | {figures['bytes'] / 1e9:.0f} GB "
         f"| {found['counted'] / 1e12:.1f} / {found['needed'] / 1e12:.1f} TFLOP "
         f"| {figures['card'] * 1e3:.1f} ms | {figures['host'] * 1e3:.1f} ms "
         f"| {found['tokens'] / seconds:,.0f} ({bound}) | {share:.0%} |"
@@ -55,26 +55,26 @@ def line(case: Case, name: str, way: str, found: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--baseline", type=Path, help="another checkout, the path it took before")
+    parser.add_argument("--baseline", type=Path, help="another checkout to compare with")
     arguments = parser.parse_args()
     trees = {"now": ROOT}
     if arguments.baseline:
         trees = {"before": arguments.baseline.resolve(), **trees}
     lines = [
         "| step | path | launches | moved | operations, done / needed | card | host "
-        "| tokens a second at most | of 790 TFLOP/s |",
+        "| tokens/s at most | of 790 TFLOP/s |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     most = []
     for case in CASES:
         for name, tree in trees.items():
             found = counted(tree, case)
-            lines += [line(case, name, way, found) for way in ("as it is", "fused")]
+            lines += [line(case, name, variant, found) for variant in ("unfused", "fused")]
             names = ", ".join(f"{count} {operation}" for operation, count in found["most"])
             most += [f"- {case}, {name}: {names}"]
     report("gpu_estimate", "A GPU's step, estimated", [
-        "An estimate, not a measurement: no device was there. " + __doc__.split("\n\n")[2].replace(
-            "\n", " "), "", *lines, "", "Most frequent operations, as it is:", "", *most,
+        "An estimate, not a measurement: there was no GPU. " + __doc__.split("\n\n")[2].replace(
+            "\n", " "), "", *lines, "", "Most frequent operations, unfused:", "", *most,
     ], {})  # fmt: skip
 
 

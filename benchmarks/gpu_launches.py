@@ -1,8 +1,8 @@
-"""What a pretraining step would ask a GPU for, in the `bert_core` that PYTHONPATH names.
+"""Count what a pretraining step would launch on a GPU, with the `bert_core` on PYTHONPATH.
 
     PYTHONPATH=TREE python benchmarks/gpu_launches.py base --length 128 --tokens 32768
 
-Prints a line of JSON. `benchmarks/gpu_estimate.py` runs it for two trees.
+Prints a line of JSON. `benchmarks/gpu_estimate.py` runs it for two checkouts.
 """
 
 import argparse
@@ -17,18 +17,18 @@ import bert_core as bc
 from bert_core.training.step import optimizer_step
 
 MATRIX_RATE = 790e12  # of an H200, measured on random bf16 matrices
-MEMORY_RATE = 4.3e12  # bytes a second, measured by a copy
-LEAST_LAUNCH = 2e-6  # seconds that the smallest kernel takes on the card
-HOST_LAUNCH = 5e-6  # seconds that torch needs to launch one, autograd included
+MEMORY_RATE = 4.3e12  # bytes per second, measured by a copy
+MIN_LAUNCH = 2e-6  # seconds that the smallest kernel takes on the card
+HOST_LAUNCH = 5e-6  # seconds that torch needs to launch one, including autograd
 
 
 def figures(launches: list[Launch]) -> dict[str, float]:
-    """Launches, bytes and seconds: on the card by the roofline of each, on the host by number."""
+    """Launches, bytes and seconds: on the card by each launch's roofline, on the host by count."""
     total_bytes, card = 0, 0.0
     for launch in launches:
         moved = sum(launch.read.values()) + sum(launch.written.values())
         total_bytes += moved
-        card += max(launch.operations / MATRIX_RATE, moved / MEMORY_RATE, LEAST_LAUNCH)
+        card += max(launch.operations / MATRIX_RATE, moved / MEMORY_RATE, MIN_LAUNCH)
     return {
         "launches": len(launches),
         "bytes": total_bytes,
@@ -41,9 +41,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("size")
     parser.add_argument("--length", type=int, default=128)
-    parser.add_argument("--tokens", type=int, default=32_768, help="a batch, about")
+    parser.add_argument("--tokens", type=int, default=32_768, help="tokens per batch, roughly")
     parser.add_argument("--dropout", type=float, default=0.1)
-    parser.add_argument("--micro-batches", type=int, default=1, help="of that size in the step")
+    parser.add_argument("--micro-batches", type=int, default=1, help="micro-batches per step")
     arguments = parser.parse_args()
     rates = {"hidden_dropout": arguments.dropout, "attention_dropout": arguments.dropout}
     config = bc.encoder_config(arguments.size, VOCAB_SIZE, **rates)
@@ -59,7 +59,7 @@ def main() -> None:
         "tokens": arguments.micro_batches * batch.tokens.num_tokens,
         "needed": arguments.micro_batches * operations(config, batch),
         "counted": sum(launch.operations for launch in step.found),
-        "as it is": figures(step.found),
+        "unfused": figures(step.found),
         "fused": figures(fused(step.found)),
         "most": Counter(launch.name for launch in step.found).most_common(8),
     }

@@ -1,9 +1,9 @@
-"""One side of `benchmarks/gpu.py`: a process that takes pretraining steps when it is asked.
+"""One side of `benchmarks/gpu.py`: a process that takes pretraining steps on request.
 
-Ours: `bert_core.training.loop.train`, its batches masked by a thread while the card computes. The
-usual stack: `transformers` on padded batches, logits at masked positions only, padded to one number
-so that every shape is static, `scaled_dot_product_attention`, fused AdamW, bf16 autocast, the whole
-forward pass through torch.compile; its batches lie on the card already.
+Ours: `bert_core.training.loop.train`, with batches masked by a thread while the card computes. The
+usual stack: `transformers` on padded batches, logits only at masked positions, whose number is
+padded so that every shape is static, `scaled_dot_product_attention`, fused AdamW, bf16 autocast,
+the whole forward pass through torch.compile; its batches are on the card from the start.
 """
 
 import json
@@ -32,13 +32,13 @@ from bert_core.randomness import random_bits
 from bert_core.training.loop import train
 from bert_core.training.optimization import AdamW, OptimizationConfig
 
-STEPS_A_TURN = 8  # taken in a row, the host waiting for the card once at the end
+STEPS_PER_TURN = 8  # in a row, with one synchronization at the end
 WARMUPS = 2 * NUM_BATCHES
 PROFILED_STEPS = 3
 
 
 class Loader:
-    """Masks batches on a thread, a few ahead; knows how long it was waited for."""
+    """Masks batches on a thread, a few ahead; records how long each step waited for it."""
 
     def __init__(self, examples: list[PretrainingBatch]) -> None:
         self._examples = examples
@@ -82,7 +82,7 @@ class Loader:
 def our_steps(
     config: EncoderConfig, batches: list[PretrainingBatch], device: str
 ) -> tuple[Callable[[], Any], Loader]:
-    """What takes a step, and the loader it reads from."""
+    """A function that takes a step, and the loader that it reads from."""
     loader = Loader(batches)
     model = PretrainingModel(config).to(device)
     optimizer = AdamW(model, OptimizationConfig(num_steps=1_000_000, learning_rate=1e-4))
@@ -91,7 +91,7 @@ def our_steps(
 
 
 def usual_steps(config: EncoderConfig, batches: list[PretrainingBatch], device: str) -> Steps:
-    """The usual stack, compiled where there is a card."""
+    """The usual stack, compiled if there is a card."""
     model = Pretraining(their_config(config, attn_implementation="sdpa")).to(device).train()
     forward = torch.compile(model, dynamic=False) if device == "cuda" else model
     longest = max(batch.tokens.max_seqlen for batch in batches)
@@ -106,7 +106,7 @@ def _loss_of(forward: Callable[..., torch.Tensor], arguments: tuple) -> Callable
 
 
 def synchronize(device: str) -> None:
-    """Wait for the card, where there is one."""
+    """Wait for the card, if there is one."""
     if device == "cuda":
         torch.cuda.synchronize()
 
@@ -114,7 +114,7 @@ def synchronize(device: str) -> None:
 def run_side(
     side: str, size: str, length: int, dropout: float, num_tokens: int, notes: Path
 ) -> None:
-    """Serve turns of `STEPS_A_TURN` steps; afterwards write what the profiler saw to `notes`."""
+    """Serve turns of `STEPS_PER_TURN` steps; afterwards write the profile to `notes`."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
     torch.set_num_threads(2 if device == "cuda" else torch.get_num_threads())
@@ -135,14 +135,14 @@ def run_side(
         loader.waits.clear()
 
     def turn() -> None:
-        for _ in range(STEPS_A_TURN if device == "cuda" else 1):
+        for _ in range(STEPS_PER_TURN if device == "cuda" else 1):
             step()
         synchronize(device)
 
     facts = {
         "tokens": float(np.mean([batch.tokens.num_tokens for batch in batches])),
         "operations": float(np.mean([operations(config, batch) for batch in batches])),
-        "steps": STEPS_A_TURN if device == "cuda" else 1,
+        "steps": STEPS_PER_TURN if device == "cuda" else 1,
         "warmup_seconds": warmup_seconds,
     }
     serve(turn, facts)
@@ -152,7 +152,7 @@ def run_side(
 
 
 def memory(device: str) -> dict[str, float]:
-    """Bytes on the card: the most that tensors took, and what the card has."""
+    """Bytes on the card: the peak that tensors took, and the total."""
     if device != "cuda":
         return {}
     return {
@@ -162,7 +162,7 @@ def memory(device: str) -> dict[str, float]:
 
 
 def profile(step: Callable[[], Any], device: str) -> dict[str, Any]:
-    """What takes the most time in a step, and how many launches it makes (on a CPU: operations)."""
+    """The slowest kernels of a step, and its number of launches (on a CPU: of operations)."""
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as profiler
 
@@ -181,7 +181,7 @@ def profile(step: Callable[[], Any], device: str) -> dict[str, Any]:
 
 
 def serve_products() -> None:
-    """Turns of ten 8,192-wide bf16 products: the card's own rate."""
+    """Serve turns of ten 8,192-wide bf16 matrix products, which measure the card's rate."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     width = 8192 if device == "cuda" else 512
     matrix = torch.randn(width, width, device=device, dtype=torch.bfloat16)

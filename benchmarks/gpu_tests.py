@@ -2,11 +2,11 @@
 
     python benchmarks/gpu_tests.py
 
-Runs the tests marked `gpu`, then every head's logits, losses and gradients against `transformers`
-on the card, in float32. Needs pytest, torch, numpy, safetensors, tokenizers, hypothesis and
-transformers; warnings of other versions than those pinned here fail nothing. Without CUDA the
-marked tests skip and a CPU computes the parity of the tiny models; the result says so. Ends with
-an error where a test failed or a difference is too large.
+Runs the tests marked `gpu`, then compares every head's logits, losses and gradients with
+`transformers` on the card, in float32. Needs pytest, torch, numpy, safetensors, tokenizers,
+hypothesis and transformers; warnings of versions other than the pinned ones fail no test. Without
+CUDA the marked tests are skipped and a CPU computes the parity of the tiny models; the result says
+so. Exits with an error if a test fails or a difference is too large.
 """
 
 import subprocess
@@ -30,7 +30,7 @@ TIME_LIMIT = 480  # seconds for pytest: the parity needs a minute
 
 
 def marked_files() -> list[str]:
-    """Test files that hold a test marked `gpu`; others need packages that a bare machine lacks."""
+    """Test files with a test marked `gpu`; others need packages that a bare machine lacks."""
     files = [
         str(path.relative_to(ROOT))
         for path in sorted((ROOT / "tests").rglob("test_*.py"))
@@ -42,7 +42,7 @@ def marked_files() -> list[str]:
 
 
 def marked_tests() -> tuple[list[str], int]:
-    """A line for each marked test and what became of it, and pytest's exit code."""
+    """A table row for each marked test with its outcome, and pytest's exit code."""
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder) / "results.xml"
         finished = subprocess.run(
@@ -70,8 +70,8 @@ def where(device: str) -> str:
     if device == "cuda":
         return device_line()
     return (
-        "No CUDA device was there: the marked tests skip, and a CPU computes the parity of the "
-        "tiny models through the plain backend, which is a GPU's."
+        "No CUDA device: the marked tests are skipped, and a CPU computes the parity of the tiny "
+        "models with the plain backend, which a GPU uses."
     )
 
 

@@ -1,12 +1,12 @@
-"""What int8 costs: score, size and speed, by ONNX Runtime's quantizer and by torchao's.
+"""Score, size and speed of int8, by ONNX Runtime's quantizer and by torchao's.
 
     python benchmarks/int8.py --encoder all-MiniLM-L6-v2
     python benchmarks/int8.py --encoder all-MiniLM-L6-v2 --items 2000 --tasks stsb
 
-An encoder is fine-tuned for SST-2, STS-B and the tags of WNUT-17 with our loop, in ../shared/data's
-files; then each side answers the whole held-out part in batches of similar lengths: our model, the
-exported file, and what each quantizer makes of it. torchao (`pip install torchao`) quantizes the
-model itself, whose layers are computed by the plain backend then: its tensors are no ONNX.
+An encoder is fine-tuned with our loop for SST-2, STS-B and the tags of WNUT-17, from the files in
+../shared/data. Then each side predicts the whole held-out part in batches of similar lengths: our
+model, the exported ONNX file, and both quantized models. torchao (`pip install torchao`) quantizes
+the torch model instead of the ONNX file, which then uses the plain backend.
 """
 
 import argparse
@@ -89,21 +89,21 @@ def finetuned(task: str, encoder: Model, tokenizer: WordPieceTokenizer, items: I
     return model.eval()
 
 
-def of_torchao(model: Model) -> Model:
-    """A copy with int8 weights, activations quantized as they come; torch's own linear layers."""
+def quantized_by_torchao(model: Model) -> Model:
+    """A copy with int8 weights and dynamically quantized activations, in torch's linear layers."""
     from torchao.quantization import Int8DynamicActivationInt8WeightConfig, quantize_
 
-    twin = copy.deepcopy(model)
-    for parent in list(twin.modules()):
+    copied = copy.deepcopy(model)
+    for parent in list(copied.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, Linear):
                 layer = torch.nn.Linear(*child.weight.shape[::-1])
                 layer.weight, layer.bias = child.weight, child.bias
                 setattr(parent, name, layer)
         if isinstance(parent, FeedForward):
-            parent.forward = partial(_feed_forward, parent)  # the seam takes plain tensors alone
-    quantize_(twin, Int8DynamicActivationInt8WeightConfig())
-    return twin
+            parent.forward = partial(_feed_forward, parent)  # the backend takes plain tensors only
+    quantize_(copied, Int8DynamicActivationInt8WeightConfig())
+    return copied
 
 
 def _feed_forward(layers: FeedForward, hidden: torch.Tensor) -> torch.Tensor:
@@ -111,14 +111,14 @@ def _feed_forward(layers: FeedForward, hidden: torch.Tensor) -> torch.Tensor:
 
 
 def num_bytes(model: Model, folder: Path) -> int:
-    """Of its weights as torch saves them."""
+    """The size of its weights as torch saves them."""
     path = folder / "weights.pt"
     torch.save(model.state_dict(), path)
     return path.stat().st_size
 
 
 def sides(model: Model, folder: Path) -> Iterator[tuple[str, Model, int]]:
-    """Name, model to ask, and bytes."""
+    """Name, model and bytes of each side."""
     yield "ours, float32", model, num_bytes(model, folder)
     for name, file in (
         ("ONNX Runtime, float32", MODEL_FILE),
@@ -126,7 +126,7 @@ def sides(model: Model, folder: Path) -> Iterator[tuple[str, Model, int]]:
     ):
         answering = OnnxModel(folder / file, model).answering()
         yield name, answering, (folder / file).stat().st_size
-    small = of_torchao(model)
+    small = quantized_by_torchao(model)
     yield "torchao, int8", small, num_bytes(small, folder)
 
 
@@ -140,10 +140,10 @@ def measured(
         folder = Path(scratch)
         write_onnx_folder(folder, model, tokenizer)
         quantize(folder)
-        asked = list(sides(model, folder))
+        models = list(sides(model, folder))
         found: dict[str, Result] = {}
         for _ in range(turns):
-            for name, each, size in asked:
+            for name, each, size in models:
                 is_torchao = name.startswith("torchao")
                 with use_backend("plain" if is_torchao else "cpu"):
                     start = time.perf_counter()
@@ -160,20 +160,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--encoder", type=Path, required=True)
     parser.add_argument("--tasks", nargs="+", type=one_of(TASKS), default=list(TASKS))
-    parser.add_argument("--items", type=int, default=16_000, help="at most, to learn from")
+    parser.add_argument("--items", type=int, default=16_000, help="maximum, to train on")
     parser.add_argument("--turns", type=int, default=3)
     arguments = parser.parse_args()
     encoder = import_model(arguments.encoder)
     tokenizer = WordPieceTokenizer.from_directory(arguments.encoder)
     lines = [
-        "| task | side | score | MB | seconds | items a second |",
+        "| task | side | score | MB | seconds | items/s |",
         "|---|---|---|---|---|---|",
     ]
     with tempfile.TemporaryDirectory() as scratch:
         for task in arguments.tasks:
             items, heldout = items_of(task, Path(scratch))
-            learned = Items(items.rows[: arguments.items], items.labels)
-            model = finetuned(task, encoder, tokenizer, learned)
+            train_items = Items(items.rows[: arguments.items], items.labels)
+            model = finetuned(task, encoder, tokenizer, train_items)
             count = len(heldout.rows)
             for side, result in measured(task, model, tokenizer, heldout, arguments.turns).items():
                 lines.append(
@@ -181,9 +181,9 @@ def main() -> None:
                     f"{result.seconds:.2f} | {count / result.seconds:,.0f} |"
                 )
                 print(lines[-1], flush=True)
-    learned = f"At most {arguments.items:,} items learned from, seed {SEED}; all held-out items, "
+    trained = f"Trained on at most {arguments.items:,} items, seed {SEED}; all held-out items, "
     timed = f"the best of {arguments.turns} turns; the main score of each task."
-    report("int8", "What int8 costs", [learned + timed, "", *lines])
+    report("int8", "Score, size and speed of int8", [trained + timed, "", *lines])
 
 
 if __name__ == "__main__":

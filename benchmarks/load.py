@@ -1,9 +1,9 @@
-"""Fifty runs of a deployment queued at once: none is lost, none is run twice.
+"""Fifty runs of a deployment, queued at once: none is lost, none runs twice.
 
-    python benchmarks/load.py                  # some ten to twenty minutes
+    python benchmarks/load.py                  # ten to twenty minutes
     python benchmarks/load.py --runs 10 --at-once 2
 
-The corpus flow over a text of its own for each run, on a platform of real servers: Prefect on
+Each run is the corpus flow over a different text, on a platform of real servers: Prefect on
 PostgreSQL, S3, MLflow, a Ray node, and two workers of one pool, which must not take the same run.
 """
 
@@ -32,36 +32,36 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.alternating import report
 from benchmarks.raylets import raylets
 from benchmarks.stack.object_store import BUCKET
-from benchmarks.stack.runs import AWAY, bertsmith, call, client_of
+from benchmarks.stack.runs import UNAVAILABLE, bertsmith, call, client_of
 from benchmarks.stack.whole import Stack, missing_servers, started_stack
 
 _POOL = "bertsmith-data"
 _NUM_WORKERS = 2
 _POLL_SECONDS = 5.0
-_MOST_SECONDS = 7200.0
+_MAX_SECONDS = 7200.0
 
 
 @dataclass
-class Watched:
-    """What was seen while the runs went on."""
+class Measurements:
+    """What was measured during the runs."""
 
     peak_bytes: dict[str, int] = field(default_factory=Counter)
     api_seconds: list[float] = field(default_factory=list)
-    unanswered: int = 0  # of the looks at the API
+    unanswered: int = 0  # calls of the API
 
-    def saw(self, name: str, size: int) -> None:
-        """A process, or a family of them, took so many bytes."""
+    def update_peak(self, name: str, size: int) -> None:
+        """A process, or all processes of a server, used `size` bytes."""
         self.peak_bytes[name] = max(self.peak_bytes.get(name, 0), size)
 
 
 @dataclass(frozen=True)
-class Ended:
-    """One run, as Prefect's history tells it."""
+class FinishedRun:
+    """One run in Prefect's history."""
 
     state: str
-    num_begun: int  # times that it entered the state Running
-    due: float  # seconds of the clock, as are the others
-    begun: float  # not a number where it never did
+    num_starts: int  # times that it entered the state Running
+    due: float  # seconds since the epoch, like the others
+    started: float  # NaN if it never started
     ended: float
 
 
@@ -75,7 +75,7 @@ def text_of(number: int) -> bytes:
 
 
 def queue_runs(stack: Stack, num_runs: int) -> tuple[list[UUID], list[float]]:
-    """The runs, due at once, and how long the server took to take each of them."""
+    """Queue runs that are due at once; returns them and the seconds to queue each."""
     client = stack.store.client()
     for number in range(num_runs):
         client.put_object(Bucket=BUCKET, Key=f"texts/{number}.txt", Body=text_of(number))
@@ -97,65 +97,65 @@ def queue_runs(stack: Stack, num_runs: int) -> tuple[list[UUID], list[float]]:
 
 
 @contextmanager
-def watching(stack: Stack) -> Iterator[Watched]:
-    """Memory of every server, and how long the API takes to answer, every five seconds."""
-    watched, stopping = Watched(), threading.Event()
+def measuring(stack: Stack) -> Iterator[Measurements]:
+    """Measure every server's memory and the API's response time every five seconds."""
+    measured, stopping = Measurements(), threading.Event()
 
-    def look() -> None:
+    def measure() -> None:
         while not stopping.wait(_POLL_SECONDS):
             for server in (stack.postgres.server, stack.prefect, stack.mlflow):
-                watched.saw(server.name, server.resident_bytes())
+                measured.update_peak(server.name, server.resident_bytes())
             workers = [psutil.Process(worker.pid) for worker in stack.workers]
-            with suppress(psutil.NoSuchProcess):  # the queue shows a worker that has ended
+            with suppress(psutil.NoSuchProcess):  # `wait_for_all` notices that workers have ended
                 for worker in workers:
-                    watched.saw("Prefect worker", worker.memory_info().rss)
+                    measured.update_peak("Prefect worker", worker.memory_info().rss)
             started = time.perf_counter()
             try:
                 with client_of(stack) as client:
                     client.read_work_pool(_POOL)
-            except AWAY:
-                watched.unanswered += 1
+            except UNAVAILABLE:
+                measured.unanswered += 1
             else:
-                watched.api_seconds.append(time.perf_counter() - started)
+                measured.api_seconds.append(time.perf_counter() - started)
 
-    thread = threading.Thread(target=look, name="watching", daemon=True)
+    thread = threading.Thread(target=measure, name="monitor", daemon=True)
     thread.start()
     try:
-        yield watched
+        yield measured
     finally:
         stopping.set()
         thread.join()
 
 
-def await_all(stack: Stack, runs: list[UUID]) -> float:
-    """How long it took until every run had ended. Raises RuntimeError where one does not."""
+def wait_for_all(stack: Stack, runs: list[UUID]) -> float:
+    """The seconds until every run has ended. Raises RuntimeError if one does not end."""
     started = time.monotonic()
     left = set(runs)
     while left:
-        if time.monotonic() - started > _MOST_SECONDS:
+        if time.monotonic() - started > _MAX_SECONDS:
             raise RuntimeError(f"{len(left)} runs did not end: {sorted(map(str, left))}")
         time.sleep(_POLL_SECONDS)
         alive = [worker for worker in stack.workers if worker.is_running()]
         if not alive:
             raise RuntimeError(f"no worker is left, and {len(left)} runs have not ended")
-        left -= over(stack, left)
+        left -= finished(stack, left)
         sys.stderr.write(f"{len(runs) - len(left)} of {len(runs)} have ended\n")
     return time.monotonic() - started
 
 
-def over(stack: Stack, runs: set[UUID]) -> set[UUID]:
-    """Those that have ended; none where the server does not answer just now."""
+def finished(stack: Stack, runs: set[UUID]) -> set[UUID]:
+    """The runs that have ended; none if the server does not answer."""
     ids = FlowRunFilterId(any_=list(runs))
     try:
         with client_of(stack) as client:
             found = client.read_flow_runs(flow_run_filter=FlowRunFilter(id=ids))
-    except AWAY:
+    except UNAVAILABLE:
         return set()
     return {run.id for run in found if run.state is not None and run.state.is_final()}
 
 
-def what_became(stack: Stack, run: UUID) -> Ended:
-    """What the server's own tables say: its client tells of the last state alone."""
+def run_history(stack: Stack, run: UUID) -> FinishedRun:
+    """The history of a run from the server's tables: the client returns only the last state."""
     with client_of(stack) as client:
         found = client.read_flow_run(run)
     rows = stack.postgres.sql(
@@ -164,24 +164,24 @@ def what_became(stack: Stack, run: UUID) -> Ended:
         f"where s.flow_run_id = '{run}' order by s.timestamp",
     )
     states = [line.split("\t") for line in rows.splitlines()]
-    begun = [float(at) for kind, at in states if kind == "RUNNING"]
+    starts = [float(at) for kind, at in states if kind == "RUNNING"]
     due = found.expected_start_time or datetime.min
-    return Ended(
+    return FinishedRun(
         state=(found.state.name if found.state else None) or "none",
-        num_begun=len(begun),
+        num_starts=len(starts),
         due=due.timestamp(),
-        begun=begun[0] if begun else float("nan"),
+        started=starts[0] if starts else float("nan"),
         ended=float(states[-1][1]),
     )
 
 
-def most_at_once(runs: list[Ended]) -> int:
-    """How many were in the state Running at the same time, at most."""
-    return max(sum(each.begun <= run.begun < each.ended for each in runs) for run in runs)
+def max_at_once(runs: list[FinishedRun]) -> int:
+    """The largest number of runs in the state Running at the same time."""
+    return max(sum(each.started <= run.started < each.ended for each in runs) for run in runs)
 
 
 def artifacts(stack: Stack) -> list[str]:
-    """The text that each corpus in the store was made from, by the run that made it."""
+    """The fingerprints of the corpora in the store."""
     client, made = stack.store.client(), []
     for key in stack.store.keys_below("store/corpus/"):
         if key.endswith("/manifest.json"):
@@ -196,7 +196,7 @@ def _percentile(values: list[float], percent: int) -> float:
 
 def _row(what: str, values: list[float], unit: str = "s", scale: float = 1.0) -> str:
     if len(values) < 2:
-        return f"| {what} | seen {len(values)} times | | | |"
+        return f"| {what} | measured {len(values)} times | | | |"
     scaled = [value * scale for value in values]
     figures = (min(scaled), _percentile(scaled, 50), _percentile(scaled, 95), max(scaled))
     return f"| {what} | " + " | ".join(f"{figure:.1f} {unit}" for figure in figures) + " |"
@@ -209,58 +209,57 @@ def main() -> None:
     options = parser.parse_args()
     if missing := missing_servers():
         sys.exit(missing)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers have sessions of their own
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers run in their own sessions
     with started_stack() as stack, raylets(2, **stack.store.environment()) as cluster:
         bertsmith(stack, "deploy")
         call(stack, "prefect", "work-pool", "update", _POOL,
              "--concurrency-limit", str(options.at_once))  # fmt: skip
         runs, queued = queue_runs(stack, options.runs)
-        with watching(stack) as watched:
+        with measuring(stack) as measured:
             for number in range(_NUM_WORKERS):
-                stack.start_worker(f"worker{number}", _POOL, **cluster.of_drivers)
-            seconds = await_all(stack, runs)
-        ended = [what_became(stack, run) for run in runs]
+                stack.start_worker(f"worker{number}", _POOL, **cluster.driver_env)
+            seconds = wait_for_all(stack, runs)
+        ended = [run_history(stack, run) for run in runs]
         made, left_over = artifacts(stack), stack.store.keys_below("store/corpus/.work-")
         servers = f"PostgreSQL {stack.postgres.version()}, {stack.store.version()}"
     completed = [each for each in ended if each.state == "Completed"]
-    at_once = most_at_once(ended)
-    twice = [each for each in ended if each.num_begun != 1]
-    is_whole = {
-        "runs that were queued": str(options.runs),
-        "that ended as completed": str(len(completed)),
-        "lost (neither ended nor begun)": str(sum(each.num_begun == 0 for each in ended)),
-        "begun more than once": str(sum(each.num_begun > 1 for each in ended)),
-        "corpora in the store, each from another text": str(len(set(made))),
-        "attempts left beside them": str(len(left_over)),
-        "looks at the API that it did not answer": str(watched.unanswered),
+    at_once = max_at_once(ended)
+    not_once = [each for each in ended if each.num_starts != 1]
+    counts = {
+        "queued runs": str(options.runs),
+        "completed": str(len(completed)),
+        "lost (never started)": str(sum(each.num_starts == 0 for each in ended)),
+        "started more than once": str(sum(each.num_starts > 1 for each in ended)),
+        "different corpora in the store": str(len(set(made))),
+        "unfinished attempts in the store": str(len(left_over)),
+        "API calls without an answer": str(measured.unanswered),
         "most runs at once, of the pool's limit": f"{at_once} of {options.at_once}",
     }
     lines = [
         f"Prefect {version('prefect')} on {servers}; {_NUM_WORKERS} workers of one pool, a Ray "
-        f"node of 2 CPUs; all of it on one machine, which other work kept busy besides (load "
-        f"average {psutil.getloadavg()[2]:.0f} over the last quarter of an hour). "
-        f"All had ended after {seconds / 60:.1f} minutes.",
+        f"node of 2 CPUs; all on one machine, which other work kept busy (15-minute load average "
+        f"{psutil.getloadavg()[2]:.0f}). All runs had ended after {seconds / 60:.1f} minutes.",
         "",
         "| | |",
         "|---|---|",
-        *(f"| {what} | {value} |" for what, value in is_whole.items()),
+        *(f"| {what} | {value} |" for what, value in counts.items()),
         "",
-        "| | least | median | 95% | most |",
+        "| | min | median | 95% | max |",
         "|---|---|---|---|---|",
-        _row("taking a run into the queue", queued, "ms", 1000),
-        _row("an answer of the API meanwhile", watched.api_seconds, "ms", 1000),
-        _row("a run waits in the queue", [each.begun - each.due for each in ended]),
-        _row("a run takes, once begun", [each.ended - each.begun for each in ended]),
+        _row("queueing a run", queued, "ms", 1000),
+        _row("an answer of the API", measured.api_seconds, "ms", 1000),
+        _row("a run waits in the queue", [each.started - each.due for each in ended]),
+        _row("a run takes, once started", [each.ended - each.started for each in ended]),
         "",
-        "| process | most memory |",
+        "| process | peak memory |",
         "|---|---|",
-        *(f"| {name} | {size / 2**20:.0f} MiB |" for name, size in watched.peak_bytes.items()),
+        *(f"| {name} | {size / 2**20:.0f} MiB |" for name, size in measured.peak_bytes.items()),
         "",
-        "Memory is resident size with shared pages counted for each process, PostgreSQL's shared "
-        "buffers with every connection.",
+        "Memory is resident size; shared pages count for each process, PostgreSQL's shared buffers "
+        "for each connection.",
     ]
     report("load", f"{options.runs} runs of a deployment, queued at once", lines, {})
-    if len(completed) != options.runs or twice or len(set(made)) != options.runs:
+    if len(completed) != options.runs or not_once or len(set(made)) != options.runs:
         sys.exit(1)
     if left_over or at_once > options.at_once:
         sys.exit(1)

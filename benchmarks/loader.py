@@ -1,11 +1,11 @@
-"""Reading examples back: tokens a second on one core, masks drawn on the way.
+"""Reading examples: tokens per second on one core, including masking.
 
     python benchmarks/loader.py [--folder FOLDER] [--seconds 3] [--rounds 5]
 
 Builds examples of a folder of text files (length 128) and reads random micro-batches of 64 through
-`pipelines.stages.examples.batches`, token and whole-word masking, against the usual way: the same
-examples in the same order through `transformers`' DataCollatorForLanguageModeling with padding.
-All alternate in one process on one thread.
+`pipelines.stages.examples.batches`, with token and whole-word masking, compared with the usual way:
+the same examples in the same order through `transformers`' DataCollatorForLanguageModeling with
+padding. All alternate in one process on one thread.
 """
 
 import argparse
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def measure(read: Callable[[int], int], seconds: float) -> float:
-    """Tokens per second of processor time: what one core does, whoever else is busy."""
+    """Tokens per second of CPU time: what one core does, whatever else runs."""
     started = time.process_time()
     tokens = step = 0
     while time.process_time() - started < seconds:

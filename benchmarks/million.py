@@ -1,21 +1,21 @@
-"""A million texts through the command line, beside the loop alone.
+"""A million texts through the command line, compared with the loop alone.
 
-    python benchmarks/million.py                                  # a million, on a quiet machine
+    python benchmarks/million.py                                  # a million, on an idle machine
     python benchmarks/million.py --texts 50000
     python benchmarks/million.py --texts 20000 --folder all-MiniLM-L6-v2
 
-The loop alone: the model, tokenization and forward passes over the same texts in memory, in two
-processes with a thread each, or in one with two, whichever is faster; nothing is written. The
-command: `bertsmith predict --batch FILE --model NAME@champion --to FOLDER`, with all that it does:
-Prefect, the registry, Ray, reading the file twice, writing Parquet, copying it. Vectors are made of
-a Parquet file with one row group, classes of a JSONL file. Then the vectors once more: SIGKILL for
-the command's process group when half of the shards are there, and the same command again.
+The loop alone: tokenization and forward passes over the same texts in memory, in two processes with
+one thread each, or in one with two, whichever is faster; nothing is written. The command:
+`bertsmith predict --batch FILE --model NAME@champion --to FOLDER`, with all that it does: Prefect,
+the registry, Ray, reading the file twice, writing Parquet, copying it. Vectors are computed from a
+Parquet file with one row group, classes from a JSONL file. Then vectors again: the command's
+process group gets SIGKILL when half of the shards exist, and the same command runs again.
 
-Memory is the sum of the resident memory of all processes that descend from the command, Ray's
-included, as /proc tells it five times a second: pages that processes share count in each.
-CPU seconds are theirs too, for machines on which something else runs. The model is
-BERT-tiny with random weights, which cost the same time. Texts are sentences of the novels and of
-the IMDB reviews in ../shared/data; if they are not enough, they repeat, and the result says so.
+Memory is the sum of the resident memory of the command and all its descendants, Ray's included,
+read from /proc five times per second; shared pages count for each process. CPU seconds are theirs
+too, for machines that run something else. The model is BERT-tiny with random weights, which take
+the same time. Texts are sentences of the novels and of the IMDB reviews in ../shared/data; if they
+are not enough, they repeat, and the result says so.
 """
 
 import argparse
@@ -55,16 +55,16 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(kw_only=True)
 class Used:
-    """What processes took."""
+    """Time and memory of processes."""
 
     seconds: float = 0.0
-    processor_seconds: float = 0.0
+    cpu_seconds: float = 0.0
     peak_bytes: int = 0
-    said: str = ""
+    output: str = ""
 
 
 def sentences() -> Iterator[str]:
-    """Sentences of 20 to 400 characters, each once, cut at full stops."""
+    """Distinct sentences of 20 to 400 characters, cut at full stops."""
     seen: set[str] = set()
     novels = sorted((DATA / "corpus" / "english_novels").glob("*.txt"))
     for path in (*novels, DATA / "imdb" / "unlabelled.txt"):
@@ -76,7 +76,7 @@ def sentences() -> Iterator[str]:
 
 
 def write_texts(folder: Path, count: int) -> int:
-    """`count` texts, and a few, in a file of each format; returns how many of them differ."""
+    """Write `count` texts, and a few, in each format; returns the number of distinct texts."""
     found = list(islice(sentences(), count))
     whole = list(islice(cycle(found), count))
     for name, texts in (("texts", whole), ("few", whole[:1000])):
@@ -86,22 +86,22 @@ def write_texts(folder: Path, count: int) -> int:
     return len(found)
 
 
-def watched(command: list[str], home: Path, kill_after: int | None = None) -> Used:
-    """Run `command` to its end, or until so many shards are in the store of `home`."""
-    used, processors = Used(), {}
+def monitored(command: list[str], home: Path, kill_after: int | None = None) -> Used:
+    """Run `command` to its end, or until `kill_after` shards are in the store of `home`."""
+    used, cpu_seconds_of = Used(), {}
     started = time.perf_counter()
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=home,
         env=os.environ | ENVIRONMENT | {"BERTSMITH_HOME": str(home)}, start_new_session=True,
     )  # fmt: skip
-    said: list[str] = []
+    output: list[str] = []
     assert process.stdout is not None
-    listening = threading.Thread(target=said.extend, args=(process.stdout,), daemon=True)
-    listening.start()
+    reader = threading.Thread(target=output.extend, args=(process.stdout,), daemon=True)
+    reader.start()
     while process.poll() is None:
         bytes_now = 0
         for pid, (seconds, resident) in descendants(process.pid).items():
-            processors[pid] = seconds
+            cpu_seconds_of[pid] = seconds
             bytes_now += resident
         used.peak_bytes = max(used.peak_bytes, bytes_now)
         if kill_after is not None and len(shards(home / "store")) >= kill_after:
@@ -110,16 +110,16 @@ def watched(command: list[str], home: Path, kill_after: int | None = None) -> Us
             break
         time.sleep(0.2)
     used.seconds = time.perf_counter() - started
-    used.processor_seconds = sum(processors.values())
-    listening.join(10)  # Ray's processes may hold the pipe for a moment longer
-    used.said = "".join(said)
+    used.cpu_seconds = sum(cpu_seconds_of.values())
+    reader.join(10)  # Ray's processes may hold the pipe for a moment longer
+    used.output = "".join(output)
     if kill_after is None and process.returncode:
-        raise RuntimeError(f"{command} ended with {process.returncode}:\n{used.said}")
+        raise RuntimeError(f"{command} ended with {process.returncode}:\n{used.output}")
     return used
 
 
 def descendants(root: int) -> dict[int, tuple[float, int]]:
-    """Processor seconds and resident bytes of `root` and all processes below it."""
+    """CPU seconds and resident bytes of `root` and all its descendants."""
     found = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -137,19 +137,19 @@ def descendants(root: int) -> dict[int, tuple[float, int]]:
 
 
 def shards(folder: Path) -> dict[str, str]:
-    """SHA-256 of every shard of answers below `folder`, by its name."""
+    """SHA-256 of every shard of predictions below `folder`, by name."""
     return {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("part-*.parquet"))
     }
 
 
-def loop(question: str, folder: Path, file: Path, place: int, processes: int, threads: int) -> None:
-    """Answer every n-th ten thousand texts when a line comes in; print the seconds it took."""
+def loop(question: str, folder: Path, file: Path, index: int, processes: int, threads: int) -> None:
+    """Process every n-th block of 10,000 texts once a line is read; print the seconds it took."""
     torch.set_num_threads(threads)
     model, tokenizer = import_model(folder), WordPieceTokenizer.from_directory(folder)
     texts = pq.read_table(file).column("text").to_pylist()
-    own = [text for n, text in enumerate(texts) if n // 10_000 % processes == place]
+    own = [text for n, text in enumerate(texts) if n // 10_000 % processes == index]
     own = own or texts[:1]
     QUESTIONS[question](model, tokenizer, own[:256])
     print("ready", flush=True)
@@ -160,16 +160,16 @@ def loop(question: str, folder: Path, file: Path, place: int, processes: int, th
 
 
 def loop_alone(question: str, folder: Path, file: Path) -> Used:
-    """The faster of two processes with a thread each, and of one with two."""
+    """The faster of two processes with one thread each and one process with two."""
     best = Used(seconds=float("inf"))
     for processes, threads in ((2, 1), (1, 2)):
         sides = [
             subprocess.Popen(
                 [sys.executable, __file__, "--loop", question, "--folder", str(folder),
-                 "--file", str(file), "--split", f"{place},{processes},{threads}"],
+                 "--file", str(file), "--split", f"{index},{processes},{threads}"],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             )
-            for place in range(processes)
+            for index in range(processes)
         ]  # fmt: skip
         for side in sides:
             assert side.stdout is not None
@@ -180,16 +180,16 @@ def loop_alone(question: str, folder: Path, file: Path) -> Used:
         times = [json.loads(side.communicate()[0]) for side in sides]
         found = Used(
             seconds=max(seconds for seconds, _ in times),
-            processor_seconds=sum(seconds for _, seconds in times),
-            said=f"{processes} x {threads}",
+            cpu_seconds=sum(seconds for _, seconds in times),
+            output=f"{processes} x {threads}",
         )
         best = min(best, found, key=lambda used: used.seconds)
     return best
 
 
 def reading(folder: Path) -> list[str]:
-    """A row a format: seconds to read it shard by shard, and how much memory that took."""
-    lines = ["| file | MB | read in | memory beyond that for 1,000 texts |", "|---|---|---|---|"]
+    """A row per format: seconds to read it shard by shard, and the memory for that."""
+    lines = ["| file | MB | read in | memory beyond that of 1,000 texts |", "|---|---|---|---|"]
     for form in FORMATS:
         file = folder / f"texts.{form}"
         done = subprocess.run(
@@ -203,7 +203,7 @@ def reading(folder: Path) -> list[str]:
 
 
 def read(file: Path) -> None:
-    """Read a small file of the format, then the file; print the seconds and the growth."""
+    """Read a small file of the format, then `file`; print the seconds and the memory growth."""
 
     def peak() -> int:
         lines = Path("/proc/self/status").read_text().splitlines()
@@ -217,29 +217,29 @@ def read(file: Path) -> None:
 
 
 def measure(question: str, name: str, folder: Path, home: Path, texts: Path) -> list[str]:
-    """Rows of the loop, of the command and, for vectors, of one that was killed."""
+    """Rows of the loop, the command and, for vectors, a command that is killed and repeated."""
     file = texts / ("texts.parquet" if question == "vectors" else "texts.jsonl")
     count = pq.read_metadata(texts / "texts.parquet").num_rows
     program = str(Path(sys.executable).with_name("bertsmith"))
-    asked = [program, "predict", "--batch", str(file), "--model", f"{name}@champion", "--to"]
+    command = [program, "predict", "--batch", str(file), "--model", f"{name}@champion", "--to"]
     alone = loop_alone(question, folder, texts / "texts.parquet")
-    whole = watched([*asked, str(home / question)], home)
-    print(whole.said)
+    whole = monitored([*command, str(home / question)], home)
+    print(whole.output)
     lines = [
-        row(f"{question}: the loop alone, {alone.said}", alone, count),
+        row(f"{question}: the loop alone, {alone.output}", alone, count),
         row(f"{question}: the command", whole, count, alone),
     ]
     if question == "vectors":
         expected = shards(home / question)
         shutil.rmtree(home / "store" / "predictions")
-        again = [*asked, str(home / "again")]
-        killed = watched(again, home, kill_after=len(expected) // 2)
-        lines.append(row("the same, killed when half of its shards were there", killed))
-        resumed = watched(again, home)
-        print(resumed.said)
+        again = [*command, str(home / "again")]
+        killed = monitored(again, home, kill_after=len(expected) // 2)
+        lines.append(row("the same, killed when half of its shards existed", killed))
+        resumed = monitored(again, home)
+        print(resumed.output)
         if shards(home / "again") != expected:
-            raise RuntimeError("the command that was killed ended with other bytes")
-        lines.append(row("and typed again: the same bytes", resumed))
+            raise RuntimeError("the killed and repeated command wrote different bytes")
+        lines.append(row("and run again: the same bytes", resumed))
     return lines
 
 
@@ -248,8 +248,8 @@ def row(side: str, used: Used, count: int = 0, alone: Used | None = None) -> str
         f"{used.seconds:.1f}",
         f"{count / used.seconds:,.0f}" if count else "",
         f"{alone.seconds / used.seconds:.0%}" if alone else "",
-        f"{used.processor_seconds:.1f}",
-        f"{alone.processor_seconds / used.processor_seconds:.0%}" if alone else "",
+        f"{used.cpu_seconds:.1f}",
+        f"{alone.cpu_seconds / used.cpu_seconds:.0%}" if alone else "",
         f"{used.peak_bytes / 2**20:,.0f} MiB" if used.peak_bytes else "",
     ]
     return f"| {side} | {' | '.join(cells)} |"
@@ -258,7 +258,7 @@ def row(side: str, used: Used, count: int = 0, alone: Used | None = None) -> str
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--texts", type=int, default=1_000_000)
-    parser.add_argument("--folder", type=Path, help="an encoder; none: BERT-tiny, random weights")
+    parser.add_argument("--folder", type=Path, help="an encoder; default: a random BERT-tiny")
     parser.add_argument("--loop", choices=QUESTIONS, help=argparse.SUPPRESS)
     parser.add_argument("--file", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--split", help=argparse.SUPPRESS)
@@ -274,18 +274,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         texts, home = Path(temporary) / "texts", Path(temporary) / "home"
         texts.mkdir()
-        num_different = write_texts(texts, arguments.texts)
+        num_distinct = write_texts(texts, arguments.texts)
         if arguments.folder:
             home.mkdir()
             bertsmith(home, "import", str(arguments.folder), "--name", "own-embed")
         else:
             prepare(home, "tiny", ["embed", "predict"])
         lines = [
-            f"{arguments.texts:,} texts, {num_different:,} of which differ, "
+            f"{arguments.texts:,} texts, {num_distinct:,} of them distinct, "
             f"{arguments.folder.name if arguments.folder else 'BERT-tiny with random weights'}; "
-            f"load before {os.getloadavg()[0]:.1f}.",
+            f"load average before {os.getloadavg()[0]:.1f}.",
             "",
-            "| | seconds | texts a second | of the loop | CPU seconds | of the loop | memory |",
+            "| | seconds | texts/s | of the loop | CPU seconds | of the loop | memory |",
             "|---|---|---|---|---|---|---|",
         ]
         folder = arguments.folder or home / "folder-embed"

@@ -1,11 +1,11 @@
-"""How far our logits, losses and gradients are from those of `transformers`, head by head.
+"""How much our logits, losses and gradients differ from those of `transformers`, for each head.
 
     python benchmarks/parity.py
     python benchmarks/parity.py --device cuda
 
-Random weights, ragged batches here and padded ones there, dropout off, float32. The tests in
-tests/bert_core/test_parity.py hold the same figures to their limits on a CPU. On a GPU both sides
-compute there, with products in full float32.
+Random weights, ragged batches on our side and padded ones on theirs, no dropout, float32. The tests
+in tests/bert_core/test_parity.py check the same figures against limits on a CPU. On a GPU both
+sides run there, with matrix products in full float32.
 """
 
 import argparse
@@ -45,7 +45,7 @@ HEADS = {
 
 def tokens_and_labels(head: str) -> PretrainingBatch | LabelledBatch:
     random = np.random.default_rng(0)
-    # Padding competes for the reference's answers: among equal lengths there is none.
+    # Padding would take part in the reference's softmax: with equal lengths there is none.
     lengths = np.array((96,) * 6 if head == "span_prediction" else LENGTHS)
     ids = random.integers(5, VOCAB_SIZE, size=lengths.sum())
     tokens = RaggedBatch.from_arrays(ids, lengths // 2, lengths)
@@ -149,7 +149,7 @@ def differences(head: str, size: str, device: str = "cpu") -> tuple[float, float
 
 
 def parity_table(device: str, sizes: Sequence[str] = SIZES) -> tuple[list[str], float]:
-    """The differences of every head and size, and the largest of them all."""
+    """The differences of every head and size, and the largest of them."""
     transformers.utils.logging.disable_progress_bar()
     torch.set_float32_matmul_precision("highest")
     lines = ["| head | size | logits | loss | gradients |", "|---|---|---|---|---|"]

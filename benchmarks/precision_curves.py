@@ -1,13 +1,13 @@
-"""Does precision cost anything? Loss curves in bf16, in float32 and of the reference.
+"""Does bf16 increase the loss? Loss curves in bf16, in float32 and of the reference.
 
     python benchmarks/precision_curves.py
     python benchmarks/precision_curves.py --steps 20 --files 2
 
 A tiny BERT on English novels, through our own corpus, vocabulary and examples: the same batches,
 initial weights and learning rates for ours in bf16, ours in float32 and `transformers` in float32
-(torch's AdamW), without dropout, which draws differently there. Further seeds of ours, other
-weights and another order, show how far runs differ that nobody would tell apart. The picture goes
-to docs/pictures. Needs ../shared/data.
+(torch's AdamW), without dropout, which would draw other masks there. More seeds of ours, with other
+weights and another order, show how much equivalent runs differ. The picture is written to
+docs/pictures. Needs ../shared/data.
 """
 
 import argparse
@@ -42,9 +42,9 @@ from pipelines.stages.vocabulary.stage import VocabularySettings, build_vocabula
 
 NOVELS = ROOT.parent / "shared" / "data" / "corpus" / "english_novels"
 PICTURE = ROOT / "docs" / "pictures" / "precision_curves.svg"
-EXAMPLES = 32  # a step
-SEEDS = (1, 2, 3)  # beside seed 0, which every precision runs
-WINDOW = 50  # steps that a point of the smoothed curve averages
+EXAMPLES = 32  # per step
+SEEDS = (1, 2, 3)  # in addition to seed 0, which every precision runs
+WINDOW = 50  # steps averaged for a point of the smoothed curve
 Batches = Callable[[int], PretrainingBatch]
 
 
@@ -60,7 +60,7 @@ def novels(folder: Path, num_files: int) -> tuple[ExampleReader, int]:
 
 
 def batches(reader: ExampleReader, seed: int) -> Batches:
-    """What a step of a run with `seed` reads."""
+    """The batches of a run with `seed`, by step."""
 
     def read(step: int) -> PretrainingBatch:
         ((_, batch),) = micro_batches(
@@ -97,7 +97,7 @@ def our_curve(
 def their_curve(
     start: PretrainingModel, read: Batches, optimization: OptimizationConfig
 ) -> NDArray[np.float64]:
-    """The same of `transformers` in float32, from the weights of `start`, with torch's AdamW."""
+    """The same for `transformers` in float32, from the weights of `start`, with torch's AdamW."""
     attention = register_packed_attention()
     model = Pretraining(their_config(start.config, attn_implementation=attention)).train()
     load_ours(model.reference, start)
@@ -126,7 +126,7 @@ def their_curve(
 
 
 def curves(reader: ExampleReader, vocab_size: int, steps: int) -> Iterator[tuple[str, NDArray]]:
-    """Every run's losses, by the run's name."""
+    """The name and the losses of every run."""
     config = encoder_config("tiny", vocab_size, hidden_dropout=0.0, attention_dropout=0.0)
     optimization = OptimizationConfig(num_steps=steps, warmup_steps=steps // 10, learning_rate=1e-3)
     read = batches(reader, 0)
@@ -147,7 +147,7 @@ def smoothed(losses: NDArray) -> NDArray:
 
 
 def draw(runs: dict[str, NDArray]) -> None:
-    """Smoothed curves, and beneath them their differences from ours in float32."""
+    """Smoothed curves, and below them their differences from ours in float32."""
     figure = Figure(figsize=(7.2, 6.0), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     reference = smoothed(runs["ours, float32"])
@@ -173,7 +173,7 @@ def draw(runs: dict[str, NDArray]) -> None:
 
 
 def table(runs: dict[str, NDArray]) -> list[str]:
-    """Differences of smoothed curves from ours in float32, beside those between seeds."""
+    """Differences of smoothed curves from ours in float32, and those between seeds."""
     last = {name: smoothed(losses) for name, losses in runs.items()}
     reference = last["ours, float32"]
     lines = [
@@ -181,13 +181,13 @@ def table(runs: dict[str, NDArray]) -> list[str]:
         "|---|---|---|---|---|",
     ]
     for name, curve in last.items():
-        apart = curve - reference
+        difference = curve - reference
         lines.append(
-            f"| {name} | {curve[-1]:.4f} | {apart[-1]:+.4f} | {np.abs(apart).mean():.4f} "
-            f"| {np.abs(apart).max():.4f} |"
+            f"| {name} | {curve[-1]:.4f} | {difference[-1]:+.4f} | {np.abs(difference).mean():.4f} "
+            f"| {np.abs(difference).max():.4f} |"
         )
     first = np.array([losses[0] for name, losses in runs.items() if "seed" not in name])
-    lines += ["", f"Losses of the first step, before any update, lie within {np.ptp(first):.1e}."]
+    lines += ["", f"Losses of the first step, before any update, agree to {np.ptp(first):.1e}."]
     return lines
 
 
@@ -204,7 +204,7 @@ def main() -> None:
             runs[name] = losses
     draw(runs)
     note = (
-        f"tiny, vocabulary {vocab_size:,}, {EXAMPLES} examples of at most 128 tokens a step, "
+        f"tiny, vocabulary {vocab_size:,}, {EXAMPLES} examples of at most 128 tokens per step, "
         f"{arguments.steps:,} steps, {arguments.files} novels, no dropout. Differences are those "
         f"of running means over {WINDOW} steps from ours in float32; those of other seeds are the "
         "noise. Picture: docs/pictures/precision_curves.svg."

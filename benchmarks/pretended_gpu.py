@@ -1,8 +1,8 @@
-"""A GPU that is not there: tensors without memory that `bert_core` takes for a card's.
+"""A simulated GPU: tensors without memory that `bert_core` takes for CUDA tensors.
 
-Operations run on torch's `meta` device, which knows shapes and formats and computes nothing. To
-the code of `bert_core`, and to nobody else, these tensors say that they are CUDA's, so that it
-takes the way it takes on a GPU. What would be launched there is counted on the way.
+Operations run on torch's `meta` device, which has shapes and dtypes but computes nothing. To the
+code of `bert_core`, and to no other code, these tensors report that they are on CUDA, so that it
+takes the same path as on a GPU. What would be launched there is counted.
 """
 
 import sys
@@ -18,12 +18,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 from torch.utils.flop_counter import FlopCounterMode
 
-# Operations that only name memory, or a number of the host's, and launch nothing.
+# Operations that only describe memory, or a number on the host, and launch nothing.
 FREE = {
     "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach", "alias",
     "is_pinned", "_pin_memory", "lift_fresh", "resolve_conj", "is_same_size", "sym_size",
 }  # fmt: skip
-# What no compiler fuses with its neighbours: products, attention, and scattered writes.
+# What no compiler fuses with its neighbours: matrix products, attention and scattered writes.
 HEAVY = (
     "mm", "addmm", "bmm", "baddbmm", "flash", "varlen", "efficient_attention", "index_add",
     "index_put", "index_copy", "scatter", "embedding_dense_backward", "_fused_adam", "sort",
@@ -33,13 +33,13 @@ HEAVY = (
 
 @dataclass
 class Launch:
-    """One operation that a GPU would be asked for."""
+    """One operation that would be launched on a GPU."""
 
     name: str
     operations: float
     read: dict[int, int]  # bytes by storage
     written: dict[int, int]
-    is_aside: bool = False  # on another stream than the one that computes
+    is_aside: bool = False  # not on the stream that computes
 
     @property
     def is_heavy(self) -> bool:
@@ -48,19 +48,19 @@ class Launch:
 
 @dataclass
 class Launches(TorchDispatchMode):
-    """Notes every operation on tensors of the pretended GPU."""
+    """Records every operation on tensors of the simulated GPU."""
 
     found: list[Launch] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         super().__init__()
-        self._kept: list[Any] = []  # so that no storage's number comes twice
+        self._kept: list[Any] = []  # so that no storage's number is used twice
         self._operations = FlopCounterMode(display=False)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
-        with self._operations:  # which counts anew each time
+        with self._operations:  # which starts at zero each time
             result = func(*args, **(kwargs or {}))
         name = func._schema.name.partition("::")[2]
         operations = float(self._operations.get_total_flops())
@@ -79,9 +79,9 @@ class Launches(TorchDispatchMode):
 
 
 def _attention_operations(args: tuple, is_backward: bool) -> float:
-    """Those of attention over ragged [T, H, K] whose operator the counter does not know.
+    """Operations of attention over ragged [T, H, K] with an operator that the counter lacks.
 
-    Two products forwards and five backwards, every sequence taken for the longest.
+    Two products forward and five backward, with every sequence counted as the longest.
     """
     tokens, heads, width = next(v for v in args if isinstance(v, Tensor) and v.ndim == 3).shape
     longest = next(v for v in args if type(v) is int)
@@ -89,7 +89,7 @@ def _attention_operations(args: tuple, is_backward: bool) -> float:
 
 
 def _storages(values: Any) -> dict[int, int]:
-    """Bytes of the pretended GPU's tensors among `values`, by storage."""
+    """Bytes of the simulated GPU's tensors among `values`, by storage."""
     found: dict[int, int] = {}
     for value in tree_flatten(values)[0]:
         if isinstance(value, Tensor) and _true_device(value).type == "meta":
@@ -100,9 +100,9 @@ def _storages(values: Any) -> dict[int, int]:
 
 
 def fused(launches: list[Launch]) -> list[Launch]:
-    """What a compiler may leave: a run of light operations between two heavy ones is one launch.
+    """What a compiler may make: a run of light operations between two heavy ones is one launch.
 
-    It reads what others made and writes what others read; what passes inside stays in registers.
+    It reads what others wrote and writes what others read; the rest stays in registers.
     """
     runs: list[list[Launch]] = []
     for launch in launches:
@@ -131,13 +131,13 @@ _true_is_cuda: Callable[[Tensor], bool] = torch._C.TensorBase.is_cuda.__get__
 _CUDA, _META = torch.device("cuda", 0), torch.device("meta")
 
 
-def _asked_by_bert_core() -> bool:
+def _called_by_bert_core() -> bool:
     name: str = sys._getframe(2).f_globals.get("__name__", "")
     return name.startswith("bert_core")
 
 
 class _CallsOnMeta(TorchFunctionMode):
-    """Whoever asks for CUDA by a call gets `meta`."""
+    """Calls that ask for CUDA get `meta`."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
@@ -147,7 +147,7 @@ class _CallsOnMeta(TorchFunctionMode):
 
 
 class _OperationsOnMeta(TorchDispatchMode):
-    """The same within backward passes, which do not meet the mode above."""
+    """The same in backward passes, to which the mode above does not apply."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
@@ -165,13 +165,13 @@ def _moved(value: Any) -> Any:
 
 
 class PretendedStream:
-    """A queue of the card: notes nothing but which one is asked."""
+    """A CUDA stream that does nothing; only its identity matters."""
 
     def __init__(self, device: Any = None) -> None:
         pass
 
     def wait_stream(self, stream: "PretendedStream") -> None:
-        """What is asked of the one waits for what was asked of the other."""
+        """There is nothing to wait for."""
 
 
 _COMPUTING = PretendedStream()
@@ -179,18 +179,18 @@ _COMPUTING = PretendedStream()
 
 @contextmanager
 def _streams() -> Iterator[None]:
-    asked = [_COMPUTING]
+    active = [_COMPUTING]
 
     @contextmanager
     def stream(other: PretendedStream) -> Iterator[None]:
-        asked.append(other)
+        active.append(other)
         try:
             yield
         finally:
-            asked.pop()
+            active.pop()
 
     true = {name: getattr(torch.cuda, name) for name in ("Stream", "stream", "current_stream")}
-    pretended = (PretendedStream, stream, lambda device=None: asked[-1])
+    pretended = (PretendedStream, stream, lambda device=None: active[-1])
     record = torch.Tensor.record_stream
     try:
         for name, value in zip(true, pretended, strict=True):
@@ -205,14 +205,14 @@ def _streams() -> Iterator[None]:
 
 @contextmanager
 def pretended_gpu() -> Iterator[None]:
-    """Inside the block `meta` tensors tell `bert_core` that they are on a GPU."""
+    """Inside the block, `meta` tensors report to `bert_core` that they are on a GPU."""
 
     def device(tensor: Tensor) -> torch.device:
         true = _true_device(tensor)
-        return _CUDA if true.type == "meta" and _asked_by_bert_core() else true
+        return _CUDA if true.type == "meta" and _called_by_bert_core() else true
 
     def is_cuda(tensor: Tensor) -> bool:
-        pretends = _true_device(tensor).type == "meta" and _asked_by_bert_core()
+        pretends = _true_device(tensor).type == "meta" and _called_by_bert_core()
         return pretends or _true_is_cuda(tensor)
 
     start_driver, capability = torch.cuda._lazy_init, torch.cuda.get_device_capability

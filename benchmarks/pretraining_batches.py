@@ -1,4 +1,4 @@
-"""The batches that pretraining steps are measured on, and the operations that these need.
+"""Batches for measuring pretraining steps, and the operations that they need.
 
 90% of the sequences have full length, 10% a random shorter one; 15% of the tokens are predicted.
 """
@@ -19,7 +19,7 @@ NUM_BATCHES = 8
 def random_batches(
     num_sequences: int, length: int = LENGTH, num_batches: int = NUM_BATCHES
 ) -> list[PretrainingBatch]:
-    """The batches of all sides: equal arguments, equal batches."""
+    """The batches of all sides: equal arguments give equal batches."""
     random = np.random.default_rng(0)
     batches = []
     for _ in range(num_batches):

@@ -1,10 +1,10 @@
-"""How far apart are the curves of one worker and of two? By precision and optimizer.
+"""How much do the curves of one worker and of two differ, by precision and optimizer?
 
-    python benchmarks/ranks_drift.py               # five minutes on two quiet cores
+    python benchmarks/ranks_drift.py               # five minutes on two idle cores
     python benchmarks/ranks_drift.py --steps 50
 
-A BERT-tiny learns to fill gaps in reviews, 32 sequences of 64 words a step in two micro-batches:
-one process takes both, two processes of one thread take one each and add up their gradients in
+A BERT-tiny learns masked tokens of reviews, 32 sequences of 64 words per step in two micro-batches:
+one process takes both, or two processes of one thread take one each and sum their gradients in
 another order. Everything else is the same: weights, data, masks, dropout. Needs ../shared/data.
 """
 
@@ -41,7 +41,7 @@ Curve = NDArray[np.float64]  # [steps, 2] loss and gradient norm
 
 
 def words() -> NDArray[np.int64]:
-    """The reviews as one line of words, by how frequent they are; rare ones are all alike."""
+    """The words of the reviews as ids, numbered by frequency; all rare words have one id."""
     with REVIEWS.open(encoding="utf-8") as file:
         text = " ".join(itertools.islice(file, 3000)).lower().split()
     kept = [word for word, _ in Counter(text).most_common(WORDS - SPECIAL)]
@@ -50,18 +50,18 @@ def words() -> NDArray[np.int64]:
 
 
 def micro_batch(text: NDArray[np.int64], step: int, index: int) -> PretrainingBatch:
-    """The words of one micro-batch, 15% of them hidden."""
+    """The words of one micro-batch, 15% of them masked."""
     random = np.random.default_rng([step, index])
     size = SEQUENCES * LENGTH
     start = (2 * step + index) * size % (len(text) - size)
     ids = text[start : start + size].copy()
-    hidden = np.sort(random.choice(size, round(0.15 * size), replace=False))
-    labels = ids[hidden].copy()
-    ids[hidden] = MASK
+    masked = np.sort(random.choice(size, round(0.15 * size), replace=False))
+    labels = ids[masked].copy()
+    ids[masked] = MASK
     lengths = np.full(SEQUENCES, LENGTH)
     return PretrainingBatch(
         tokens=RaggedBatch.from_arrays(ids, lengths, lengths),
-        masked_positions=torch.from_numpy(hidden),
+        masked_positions=torch.from_numpy(masked),
         masked_labels=torch.from_numpy(labels),
     )
 
@@ -99,7 +99,7 @@ def rank_main(rank: int, world_size: int, port: int, num_steps: int, results: di
 
 
 def curves(world_size: int, num_steps: int) -> dict[tuple[str, str], Curve]:
-    """Of all training runs, with so many ranks."""
+    """The curves of all training runs with `world_size` ranks."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -110,14 +110,14 @@ def curves(world_size: int, num_steps: int) -> dict[tuple[str, str], Curve]:
 
 
 def row(precision: str, optimizer: str, one: Curve, two: Curve) -> str:
-    """A line of the table."""
-    apart = np.abs(one - two) / np.abs(one)  # [steps, 2]
-    first, most = apart[0], apart.max(axis=0)
-    early = apart[:20].max(axis=0)
+    """A table row."""
+    difference = np.abs(one - two) / np.abs(one)  # [steps, 2]
+    first, most = difference[0], difference.max(axis=0)
+    early = difference[:20].max(axis=0)
     cells = [
         precision, optimizer, *(f"{value:.1e}" for value in (first[0], first[1])),
         *(f"{value:.1e}" for value in (early[0], most[0], most[1])),
-        f"{apart[-1, 0]:.1e}", f"{one[0, 0]:.2f} to {one[-1, 0]:.2f}",
+        f"{difference[-1, 0]:.1e}", f"{one[0, 0]:.2f} to {one[-1, 0]:.2f}",
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
 
@@ -129,17 +129,16 @@ def main() -> None:
     one, two, again = curves(1, steps), curves(2, steps), curves(2, steps)
     most = max(float(np.abs(two[key] - again[key]).max()) for key in two)
     lines = [
-        "| precision | optimizer | loss, step 1 | gradient norm, step 1 | loss, in 20 steps "
-        f"| loss, at most in {steps} | gradient norm, at most | last loss | one worker's loss |",
+        "| precision | optimizer | loss, step 1 | gradient norm, step 1 | loss, max of 20 steps "
+        f"| loss, max of {steps} | gradient norm, max | last loss | one worker's loss |",
         "|---|---|---|---|---|---|---|---|---|",
         *(row(*key, one[key], two[key]) for key in one),
         "",
         "Relative differences between a training run on one worker and the same on two, BERT-tiny "
-        f"with dropout, {2 * SEQUENCES} sequences of {LENGTH} words a step. Two workers and two "
-        "workers "
-        f"again differ by at most {most:g}.",
+        f"with dropout, {2 * SEQUENCES} sequences of {LENGTH} words per step. Two training runs on "
+        f"two workers differ by at most {most:g}.",
     ]
-    report("ranks_drift", "One worker and two: how far apart", lines)
+    report("ranks_drift", "How much one worker and two differ", lines)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Ray nodes on one machine, as separate as it lets them be, for tests and tables of faults.
+"""Ray nodes on one machine, as separate as possible, for tests and fault benchmarks.
 
-Each node is a raylet of its own, with a loopback address, home, cache and temporary folders of its
-own. A lost node is its raylet killed with SIGKILL; another one may join at any time.
+Each node is a separate raylet with its own loopback address, home, cache and temporary folders. A
+node is lost when its raylet gets SIGKILL; another one may join at any time.
 """
 
 import os
@@ -30,8 +30,8 @@ _OBJECT_STORE_BYTES = 80 * 2**20
 _START_SECONDS = 330.0
 _LOST_SECONDS = 60.0
 _TRIES = 3
-# A raylet waits 15 seconds, and no setting changes that, for each agent that chooses its port
-# itself, and ends where imports take longer (ray issue 65983): it gets fixed ports instead.
+# A raylet waits 15 seconds, and no setting changes that, for each agent that chooses its own port,
+# and ends if imports take longer (ray issue 65983), so the ports are fixed.
 _AGENT_PORTS = (
     "metrics-export-port",
     "dashboard-agent-listen-port",
@@ -44,41 +44,41 @@ _START = "from ray.scripts.scripts import main; main()"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One node: what runs it, and the folder that is its own."""
+    """One node: its process and its folder."""
 
     address: str  # its IP address on the loopback
     process: subprocess.Popen[bytes]  # `ray start --block`
     folder: Path
 
-    def family(self) -> list[psutil.Process]:
-        """Every process of the node that lives."""
+    def processes(self) -> list[psutil.Process]:
+        """All running processes of the node."""
         try:
             return psutil.Process(self.process.pid).children(recursive=True)
         except psutil.NoSuchProcess:
             return []
 
     def raylet(self) -> psutil.Process:
-        """The process whose end is the node's. Raises RuntimeError where it has ended."""
-        for process in self.family():
+        """The process whose end is the node's. Raises RuntimeError if it has ended."""
+        for process in self.processes():
             with suppress(psutil.NoSuchProcess):  # workers come and go
                 if process.name() == "raylet":
                     return process
-        raise RuntimeError(f"the node {self.address} has no raylet any more")
+        raise RuntimeError(f"the node {self.address} no longer has a raylet")
 
     def computes(self, title: str) -> bool:
-        """Whether one of its processes has this in its title, as Ray gives them: `ray::task`."""
-        for process in self.family():
+        """Whether `title` is in the title of one of its processes; Ray's are like `ray::task`."""
+        for process in self.processes():
             with suppress(psutil.Error):
                 if any(title in argument for argument in process.cmdline()):
                     return True
         return False
 
     def end(self) -> None:
-        """SIGKILL to every process of it."""
-        family = self.family()
+        """Send SIGKILL to all its processes."""
+        processes = self.processes()
         self.process.kill()
         self.process.wait()
-        for process in family:
+        for process in processes:
             _kill(process)
 
 
@@ -92,7 +92,7 @@ class Raylets:
         environment: Mapping[str, str],
         head_arguments: Sequence[str] = (),
     ) -> None:
-        self.folder = folder  # with one of each node below it
+        self.folder = folder  # with a subfolder for each node
         self._environment = environment
         self._authentication = {
             name: environment[name] for name in _AUTHENTICATION if name in environment
@@ -109,35 +109,35 @@ class Raylets:
             num_cpus, "--head", f"--port={self._port}", "--include-dashboard=false", *head_arguments
         )  # fmt: skip
         try:
-            self._await(self.head)
+            self._wait_for(self.head)
         except RuntimeError:
             self.close()
             raise
 
     @property
-    def of_drivers(self) -> dict[str, str]:
-        """Environment of a process that computes here."""
+    def driver_env(self) -> dict[str, str]:
+        """Environment of a driver that uses this cluster."""
         return {"RAY_ADDRESS": self.address, **self._authentication}
 
     def join(self, num_cpus: int) -> Node:
-        """A new node with so many CPUs, once the head knows it."""
+        """Start a node with `num_cpus` CPUs; returns it once the head knows it."""
         (node,) = self.join_all(num_cpus)
         return node
 
     def join_all(self, *num_cpus: int) -> list[Node]:
-        """New nodes with so many CPUs each, started together."""
-        begun = [self._start(count, f"--address={self.address}") for count in num_cpus]
-        nodes = [self._joined(node, count) for node, count in zip(begun, num_cpus, strict=True)]
+        """Start nodes with these numbers of CPUs, all at the same time."""
+        started = [self._start(count, f"--address={self.address}") for count in num_cpus]
+        nodes = [self._joined(node, count) for node, count in zip(started, num_cpus, strict=True)]
         self.nodes += nodes
         return nodes
 
     def _joined(self, node: Node, num_cpus: int) -> Node:
-        """The node, or the one that starts in its place: on a busy machine a raylet may give up."""
+        """The node, or its replacement: on a busy machine a raylet may give up."""
         for tries_left in reversed(range(_TRIES)):
             try:
-                self._await(node)
+                self._wait_for(node)
             except RuntimeError:
-                node.end()  # or it joins after all, as one more than were asked for
+                node.end()  # else it may still join, as one node too many
                 if not tries_left:
                     raise
                 node = self._start(num_cpus, f"--address={self.address}")
@@ -146,21 +146,21 @@ class Raylets:
         raise AssertionError("the last try returns or raises")
 
     def lose(self, node: Node) -> None:
-        """Kill a node's raylet, and with it all that the node computes."""
+        """Kill a node's raylet, and with it everything that runs on the node."""
         self.nodes.remove(node)
-        family = node.family()
+        processes = node.processes()
         node.raylet().kill()
         with suppress(subprocess.TimeoutExpired):
             node.process.wait(_LOST_SECONDS)
-        for process in family:  # its agents may stay behind
+        for process in processes:  # its agents may survive
             _kill(process)
         node.process.kill()
         node.process.wait()
 
     def close(self) -> None:
-        """End every process of every node."""
+        """End all processes of all nodes."""
         for node in reversed(self._all):
-            self._seen += node.family()
+            self._seen += node.processes()
             node.process.terminate()
         for node in self._all:
             try:
@@ -175,23 +175,23 @@ class Raylets:
         self._started += 1
         address = f"127.0.0.{self._started + 1}"
         folder = self.folder / f"n{self._started}"
-        node = started_node(folder, address, num_cpus, self._environment, *arguments)
+        node = start_node(folder, address, num_cpus, self._environment, *arguments)
         self._all.append(node)
         return node
 
-    def _await(self, node: Node) -> None:
+    def _wait_for(self, node: Node) -> None:
         deadline = time.monotonic() + _START_SECONDS
         log = node.folder / "log"
-        while "--block" not in (said := log.read_text(errors="replace")):
+        while "--block" not in (output := log.read_text(errors="replace")):
             if node.process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"the node {node.address} has not started; it said: {said}")
+                raise RuntimeError(f"the node {node.address} has not started; its output: {output}")
             time.sleep(0.1)
 
 
-def started_node(
+def start_node(
     folder: Path, address: str, num_cpus: int, environment: Mapping[str, str], *arguments: str
 ) -> Node:
-    """A node with a folder of its own, which begins to start; `arguments` say what it joins."""
+    """Start a node with its own folder, without waiting; `arguments` say what it joins."""
     for name in ("home", "cache", "tmp"):
         (folder / name).mkdir(parents=True)
     own = {
@@ -225,18 +225,18 @@ def _kill(process: psutil.Process) -> None:
 def raylets(
     num_cpus: int = 0, *, head_arguments: Sequence[str] = (), **environment: str
 ) -> Iterator[Raylets]:
-    """A head with so many CPUs, ended with all its nodes on leaving.
+    """A head with `num_cpus` CPUs, ended with all its nodes on exit.
 
-    Their processes get `environment` besides their own folders; the head is started with
-    `head_arguments`, too.
+    All processes get `environment` in addition to their own folders; the head is also started with
+    `head_arguments`.
     """
-    folder = Path(tempfile.mkdtemp(prefix="r-"))  # short: sockets lie below it
+    folder = Path(tempfile.mkdtemp(prefix="r-"))  # short: it contains sockets
     settings = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
         "RAY_AUTH_MODE": "disabled",
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",  # a head that only listens here has no nodes
-        # All of it starts on the cores that compute: minutes, where Ray expects seconds.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",  # else a head on the loopback has no nodes
+        # Everything starts on busy cores, which takes minutes where Ray expects seconds.
         "RAY_raylet_start_wait_time_s": "300",
         "RAY_gcs_server_port_wait_time_s": "120",
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",

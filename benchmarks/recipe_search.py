@@ -1,14 +1,14 @@
-"""Which recipe learns the most from the same examples? Trials of the demo's pretraining.
+"""Which recipe is best for the same examples? Trials of the demo's pretraining.
 
     python benchmarks/recipe_search.py                       # all trials, two at once on two cores
     python benchmarks/recipe_search.py --only informed,masks --steps 375
-    python benchmarks/recipe_search.py --home FOLDER         # go on: what is there is not run again
+    python benchmarks/recipe_search.py --home FOLDER         # resume: finished trials are reused
 
 Each trial changes what its name says in the trial it builds on, and is one Ray task on one CPU: a
-whole training through the stage, so its curve stands in MLflow (the tracker of `--home`, or
-MLFLOW_TRACKING_URI), and asking again finds its artifact. Corpus, vocabulary and examples are the
-demo's. Held-out figures are those of 2,000 examples; steps are equal, so a busy machine changes
-nothing. What was learned of it stands in docs/recipes.md and docs/log.md.
+whole training run through the stage, so its curve is in MLflow (the tracker of `--home`, or
+MLFLOW_TRACKING_URI) and its artifact is reused. Corpus, vocabulary and examples are the demo's.
+Held-out figures are those of 2,000 examples; the number of steps is fixed, so a busy machine
+changes nothing. The conclusions are in docs/recipes.md and docs/log.md.
 """
 
 import argparse
@@ -38,11 +38,11 @@ import ray  # isort: skip  (after the connection, which sets its environment)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What a trial changes in another one, and why it is worth a look."""
+    """What a trial changes in another one."""
 
     builds_on: str | None
     settings: Mapping[str, Any]  # of pretraining
-    steps_factor: float = 1.0  # times the steps of the others
+    steps_factor: float = 1.0  # multiplies the number of steps
     examples: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -101,23 +101,23 @@ TRIALS = {
 
 
 def resolved(name: str) -> Trial:
-    """A trial with everything that it takes over from those that it builds on."""
+    """A trial with everything that it inherits from those that it builds on."""
     trial = TRIALS[name]
     if trial.builds_on is None:
         return trial
-    below = resolved(trial.builds_on)
+    base = resolved(trial.builds_on)
     return replace(
         trial,
-        settings={**below.settings, **trial.settings},
-        examples={**below.examples, **trial.examples},
-        steps_factor=below.steps_factor * trial.steps_factor,
+        settings={**base.settings, **trial.settings},
+        examples={**base.examples, **trial.examples},
+        steps_factor=base.steps_factor * trial.steps_factor,
     )
 
 
 def run_trial(
     name: str, steps: int, runtime: RuntimeSettings, inputs: tuple[Artifact, Artifact]
 ) -> dict[str, float]:
-    """Train one trial on one CPU; returns its last figures."""
+    """Train one trial on one CPU; returns its final figures."""
     trial = resolved(name)
     num_steps = round(steps * trial.steps_factor)
     settings = PretrainingSettings(
@@ -135,17 +135,17 @@ def run_trial(
 
 
 def table(figures: Mapping[str, Mapping[str, float]], steps: int) -> list[str]:
-    """One row a trial: what it changes, and its figures."""
+    """One row per trial: what it changes, and its figures."""
     lines = [
-        f"BERT-tiny, {steps} steps of 32 examples, or as many examples in other steps.",
+        f"BERT-tiny, {steps} steps of 32 examples, or as many examples in other batch sizes.",
         "",
         "| trial | builds on | changes | masked tokens | content words | loss | NSP |",
         "|---|---|---|---|---|---|---|",
     ]
     for name, found in figures.items():
         trial = TRIALS[name]
-        told = {**trial.settings, **trial.examples} if trial.builds_on else {}
-        changes = ", ".join(f"{key}={value}" for key, value in told.items())
+        changed = {**trial.settings, **trial.examples} if trial.builds_on else {}
+        changes = ", ".join(f"{key}={value}" for key, value in changed.items())
         nsp = found.get("eval/nsp_accuracy")
         lines.append(
             f"| {name} | {trial.builds_on or ''} | {changes} | {found['eval/mlm_accuracy']:.1%} | "
@@ -159,8 +159,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", type=lambda names: names.split(","), default=list(TRIALS))
     parser.add_argument("--steps", type=int, default=750)
-    parser.add_argument("--home", default="", help="where the store and the tracker lie")
-    parser.add_argument("--at-once", type=int, help="trials at a time; by default one a CPU")
+    parser.add_argument("--home", default="", help="folder of the store and the tracker")
+    parser.add_argument("--at-once", type=int, help="trials at a time; by default one per CPU")
     arguments = parser.parse_args()
     if unknown := set(arguments.only) - TRIALS.keys():
         parser.error(f"--only must name trials of {', '.join(TRIALS)}, found {', '.join(unknown)}")
@@ -190,7 +190,7 @@ def main() -> None:
     ordered = {name: figures[name] for name in arguments.only}
     report(
         "recipe_search",
-        "What learns the most from the demo's text",
+        "Which recipe is best for the demo's text",
         table(ordered, arguments.steps),
     )
 

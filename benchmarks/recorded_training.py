@@ -1,10 +1,10 @@
-"""A pretraining whose workers note what they see in each step: when, who, and which micro-batches.
+"""Pretraining whose workers record each step: when, which worker, and which micro-batches.
 
     python benchmarks/recorded_training.py '{"data": "...", "store": "...", ...}'
 
-The training run is the product's own (`build_encoder`); only the iterator that hands micro-batches
-to the loop is wrapped. A worker appends a line to a file of its own as it begins a step, so that
-what a killed worker saw is known too.
+The training run is the normal one (`build_encoder`); only the iterator of micro-batches is wrapped.
+A worker appends a line to its own file when it starts a step, so that the steps of a killed worker
+are known too.
 """
 
 import hashlib
@@ -36,26 +36,26 @@ _HURRY_FILE = "hurry"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
-    """A training run to start in a process of its own; starting it again goes on with it."""
+class TrainingRun:
+    """A training run to start in a fresh process; starting it again resumes it."""
 
     data: str  # the store of the two artifacts that it reads
     examples: str
     vocabulary: str
     store: str
-    record: str  # the folder of the workers' notes
+    record: str  # the folder of the workers' records
     workers: NumWorkers = 1
     threads: int = 1  # of each worker
     settings: dict[str, Any] = field(default_factory=dict)
     wait_for_nodes_seconds: int = 0  # that an autoscaler adds
-    slow_seconds: float = 0.0  # added to each step until `hurry`, so that one can be met
+    slow_seconds: float = 0.0  # added to each step until `hurry`, so that a kill can hit one
 
     def hurry(self) -> None:
-        """From now on steps take their own time."""
+        """Stop slowing down the steps."""
         (Path(self.record) / _HURRY_FILE).touch()
 
     def start(self, **environment: str) -> subprocess.Popen[str]:
-        """The driver's process; what it prints last is the `Outcome`."""
+        """Start the driver; the last line that it prints is the `Outcome`."""
         return subprocess.Popen(
             [sys.executable, str(Path(__file__).resolve()), json.dumps(asdict(self))],
             stdout=subprocess.PIPE,
@@ -67,21 +67,19 @@ class Training:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a training run ended with."""
+    """The result of a training run."""
 
     history: list[dict[str, float]]
-    weights: str  # their file's SHA-256
+    weights: str  # SHA-256 of their file
     resumed_from: list[int]
 
     @classmethod
     def of(cls, driver: "subprocess.Popen[str]", timeout: float = 600) -> "Outcome":
-        """Wait for the driver's end. Raises RuntimeError with what it said where it failed."""
-        said, complaints = driver.communicate(timeout=timeout)
+        """Wait until the driver ends. Raises RuntimeError with its errors if it failed."""
+        output, errors = driver.communicate(timeout=timeout)
         if driver.returncode:
-            raise RuntimeError(
-                f"the training run ended with {driver.returncode}: {complaints[-5000:]}"
-            )
-        return cls(**json.loads(said.splitlines()[-1]))
+            raise RuntimeError(f"the training run ended with {driver.returncode}: {errors[-5000:]}")
+        return cls(**json.loads(output.splitlines()[-1]))
 
     def losses(self) -> dict[int, float]:
         """The training loss after each logged step."""
@@ -89,11 +87,11 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beginning:
-    """A worker begins a step."""
+class StepStart:
+    """The start of a step on a worker."""
 
     at: float  # seconds since the epoch
-    ready: float  # when its process began the training function
+    ready: float  # when its process started the training function
     process: int
     rank: int
     num_ranks: int
@@ -101,45 +99,45 @@ class Beginning:
     batches: dict[str, str]  # number of the micro-batch in the step: digest of all its tensors
 
 
-def beginnings(folder: Path) -> list[Beginning]:
-    """What all workers noted so far, in the order of time."""
+def step_starts(folder: Path) -> list[StepStart]:
+    """What all workers have recorded so far, in order of time."""
     found = []
     for path in folder.glob("*.jsonl"):
         *whole, _ = path.read_text().split("\n")  # a killed worker may leave half a line
-        found += [Beginning(**json.loads(line)) for line in whole]
-    return sorted(found, key=lambda beginning: beginning.at)
+        found += [StepStart(**json.loads(line)) for line in whole]
+    return sorted(found, key=lambda start: start.at)
 
 
-def awaited(
+def wait_for_step(
     driver: "subprocess.Popen[str]",
     folder: Path,
-    wanted: Callable[[Beginning], bool],
-    patience: float = 300.0,
-) -> Beginning:
-    """The first beginning that is wanted, once there is one.
+    wanted: Callable[[StepStart], bool],
+    timeout: float = 300.0,
+) -> StepStart:
+    """Wait for the first step start that is `wanted`.
 
-    Raises RuntimeError where the training run ends before it, or nothing comes for so many seconds.
+    Raises RuntimeError if the training run ends before it, or after `timeout` seconds.
     """
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
-        has_ended = driver.poll() is not None  # asked first: what it noted last counts
-        for beginning in beginnings(folder):
-            if wanted(beginning):
-                return beginning
+        has_ended = driver.poll() is not None  # checked first: its last records count
+        for start in step_starts(folder):
+            if wanted(start):
+                return start
         if has_ended:
-            Outcome.of(driver)  # raises what it said
-            raise RuntimeError("the training run ended before it met what it was to meet")
+            Outcome.of(driver)  # raises if it failed
+            raise RuntimeError("the training run ended before the step that was waited for")
         time.sleep(0.05)
     driver.kill()
-    raise RuntimeError(f"waited {patience:.0f} s in vain; it said: {driver.communicate()[1]}")
+    raise RuntimeError(f"no such step in {timeout:.0f} s; errors: {driver.communicate()[1]}")
 
 
-def batches_by_step(noted: list[Beginning]) -> dict[int, dict[str, set[str]]]:
-    """All digests that any worker ever saw of each micro-batch of each step."""
+def batches_by_step(starts: list[StepStart]) -> dict[int, dict[str, set[str]]]:
+    """All digests of each micro-batch of each step, from all workers."""
     seen: dict[int, dict[str, set[str]]] = {}
-    for beginning in noted:
-        of_step = seen.setdefault(beginning.step, {})
-        for number, digest in beginning.batches.items():
+    for start in starts:
+        of_step = seen.setdefault(start.step, {})
+        for number, digest in start.batches.items():
             of_step.setdefault(number, set()).add(digest)
     return seen
 
@@ -156,17 +154,17 @@ def digest(batch: Batch) -> str:
     return found.hexdigest()
 
 
-def noting_worker(folder: str, slow_seconds: float, values: dict[str, Any]) -> dict[str, Any]:
-    """The stage's own worker, with its micro-batches noted on their way into the loop."""
+def recording_worker(folder: str, slow_seconds: float, values: dict[str, Any]) -> dict[str, Any]:
+    """The stage's own worker, with its micro-batches recorded on their way into the loop."""
     ready = time.time()
     context = ray.train.get_context()
     run = stage.run
     with (Path(folder) / f"{os.getpid()}-{ready:.6f}.jsonl").open("a") as notes:
 
-        def noting_run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
+        def recording_run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
             def micro_batches(step: int) -> Iterator[tuple[int, Batch]]:
                 batches = list(work.micro_batches(step))
-                beginning = Beginning(
+                start = StepStart(
                     at=time.time(),
                     ready=ready,
                     process=os.getpid(),
@@ -175,7 +173,7 @@ def noting_worker(folder: str, slow_seconds: float, values: dict[str, Any]) -> d
                     step=step,
                     batches={str(number): digest(batch) for number, batch in batches},
                 )
-                notes.write(json.dumps(asdict(beginning)) + "\n")
+                notes.write(json.dumps(asdict(start)) + "\n")
                 notes.flush()
                 if not (Path(folder) / _HURRY_FILE).exists():
                     time.sleep(slow_seconds)
@@ -183,14 +181,14 @@ def noting_worker(folder: str, slow_seconds: float, values: dict[str, Any]) -> d
 
             return run(replace(work, micro_batches=micro_batches), values)
 
-        stage.run = noting_run
+        stage.run = recording_run
         return stage._worker(values)  # the worker's process has the original
 
 
 def main() -> None:
-    training = Training(**json.loads(sys.argv[1]))
+    training = TrainingRun(**json.loads(sys.argv[1]))
     Path(training.record).mkdir(parents=True, exist_ok=True)
-    stage._worker = partial(noting_worker, training.record, training.slow_seconds)
+    stage._worker = partial(recording_worker, training.record, training.slow_seconds)
     workers = training.workers
     inputs = ArtifactStore(training.data)
     encoder = stage.build_encoder(

@@ -1,8 +1,8 @@
-"""Ragged batches as the reference takes them: padded, padded to one shape, or packed.
+"""Ragged batches in the reference's formats: padded, padded to one shape, or packed.
 
-`transformers` packs sequences for flash attention only, which needs a GPU; its own way in is an
-attention function of one's own, registered by name. This one pads queries, keys and values alone,
-asks `scaled_dot_product_attention`, and packs again: nothing else sees a padded token.
+`transformers` packs sequences for flash attention only, which needs a GPU; but it accepts a custom
+attention function, registered by name. This one pads only queries, keys and values, calls
+`scaled_dot_product_attention`, and packs again: nothing else has padded tokens.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ def pad(values: Tensor, lengths: tuple[int, ...], padding: int, size: int | None
 
 
 def padded(batch: PretrainingBatch, size: int | None = None) -> dict[str, Tensor]:
-    """A pretraining batch as the model's own forward pass takes it."""
+    """A pretraining batch as arguments of the model's forward pass."""
     tokens, next_sentence_labels = batch.tokens, batch.next_sentence_labels
     assert next_sentence_labels is not None
     labels = torch.full((tokens.num_tokens,), -100)
@@ -48,21 +48,21 @@ def padded_tokens(tokens: RaggedBatch, size: int | None = None) -> dict[str, Ten
 
 
 def packed(tokens: RaggedBatch) -> dict[str, Any]:
-    """What the encoder takes for one row of T tokens, and where its attention finds them."""
+    """Arguments of the encoder for one row of T tokens, with their positions for its attention."""
     lengths = torch.tensor(tokens.lengths)
     is_token = torch.arange(int(lengths.max())) < lengths[:, None]  # [B, S]
-    places = is_token.flatten().nonzero().squeeze(1)  # [T]
+    positions = is_token.flatten().nonzero().squeeze(1)  # [T]
     return {
         "input_ids": tokens.input_ids[None],
         "token_type_ids": tokens.token_type_ids[None],
         "position_ids": tokens.position_ids[None],
-        "packing": None if bool(is_token.all()) else (is_token[:, None, None], places),
+        "packing": None if bool(is_token.all()) else (is_token[:, None, None], positions),
         "num_sequences": len(tokens.lengths),
     }
 
 
 def register_packed_attention() -> str:
-    """Make the packed attention known to `transformers`; returns its name."""
+    """Register the packed attention with `transformers`; returns its name."""
     from transformers import AttentionInterface, AttentionMaskInterface
 
     AttentionInterface.register(PACKED_ATTENTION, packed_attention)
@@ -88,8 +88,8 @@ def packed_attention(
     mask = None
     if packing is not None:
         mask, index = packing
-        room = rows.new_zeros(3, num_sequences * mask.shape[-1], *rows.shape[2:])
-        rows = room.index_copy(1, index, rows)
+        zeros = rows.new_zeros(3, num_sequences * mask.shape[-1], *rows.shape[2:])
+        rows = zeros.index_copy(1, index, rows)
     query, key, value = rows.unflatten(1, (num_sequences, -1)).transpose(2, 3).unbind(0)
     mixed = F.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling
@@ -101,11 +101,11 @@ def packed_attention(
 def static_arguments(
     batch: PretrainingBatch, longest: int, most_masked: int, device: str
 ) -> tuple[Any, ...]:
-    """What `Pretraining` takes, every batch in the same shapes."""
+    """Arguments of `Pretraining`, with the same shapes for every batch."""
     tokens, num_masked = batch.tokens, batch.masked_positions.numel()
-    places = pad(torch.arange(tokens.num_tokens), tokens.lengths, -1, longest).flatten()
-    row_of_token = places.new_zeros(tokens.num_tokens)
-    row_of_token[places[places >= 0]] = (places >= 0).nonzero().squeeze(1)
+    token_numbers = pad(torch.arange(tokens.num_tokens), tokens.lengths, -1, longest).flatten()
+    row_of_token = token_numbers.new_zeros(tokens.num_tokens)
+    row_of_token[token_numbers[token_numbers >= 0]] = (token_numbers >= 0).nonzero().squeeze(1)
     masked = F.pad(row_of_token[batch.masked_positions], (0, most_masked - num_masked))
     labels = F.pad(batch.masked_labels, (0, most_masked - num_masked), value=-100)
     assert batch.next_sentence_labels is not None

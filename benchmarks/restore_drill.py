@@ -1,10 +1,10 @@
-"""A drill: both databases and the store are backed up, lost, and brought back; each step is timed.
+"""A restore drill: both databases and the store are backed up, lost and restored, with times.
 
     python benchmarks/restore_drill.py                    # a store of 500 MB
     python benchmarks/restore_drill.py --megabytes 2000
 
 Real servers (benchmarks/stack), PostgreSQL's own pg_dump and pg_restore, and rclone for the store.
-Afterwards every artifact is read and verified, and the servers know what they knew before.
+Afterwards every artifact is read and verified, and the servers must have the same contents.
 """
 
 import argparse
@@ -42,7 +42,7 @@ _DATABASES = ("prefect", "mlflow")
 
 @contextmanager
 def environment(values: dict[str, str]) -> Iterator[None]:
-    """This process as a client of the platform."""
+    """Make this process a client of the platform."""
     before = dict(os.environ)
     os.environ.update(values)
     try:
@@ -53,7 +53,7 @@ def environment(values: dict[str, str]) -> Iterator[None]:
 
 
 def fill(stack: Stack, megabytes: int) -> None:
-    """Artifacts in the store, runs and a model in MLflow, deployments and runs in Prefect."""
+    """Make artifacts in the store, runs and a model in MLflow, deployments and runs in Prefect."""
     store = ArtifactStore(STORE)
     size = megabytes * 10**6 // (_NUM_ARTIFACTS * _NUM_FILES)
     for number in range(_NUM_ARTIFACTS):
@@ -85,8 +85,8 @@ def fill(stack: Stack, megabytes: int) -> None:
         trigger(stack, "corpus/corpus", {"recipe": {"name": f"drill-{number}"}})
 
 
-def known(stack: Stack) -> dict[str, Any]:
-    """What the platform knows, each file of the store read and verified."""
+def contents(stack: Stack) -> dict[str, Any]:
+    """The contents of the platform; each file of the store is read and verified."""
     from mlflow import MlflowClient
 
     store = ArtifactStore(STORE)
@@ -111,7 +111,7 @@ def known(stack: Stack) -> dict[str, Any]:
     return {
         "files of the store": digests,
         "runs in MLflow": sorted((run.info.run_id, run.data.metrics["loss"]) for run in runs),
-        "their files, with their digests": stack.store.digests_below("mlflow/"),
+        "files of these runs, with digests": stack.store.digests_below("mlflow/"),
         "model versions, with aliases": sorted(
             (each.name, each.version, each.source, tuple(each.aliases), tuple(each.tags.items()))
             for each in mlflow.search_model_versions()
@@ -119,12 +119,12 @@ def known(stack: Stack) -> dict[str, Any]:
         "runs in Prefect": sorted(flow_runs),
         "deployments": sorted(deployments),
         "work pools": sorted(pools),
-        "values of the block, secrets too": block.variables(),
+        "values of the block, with secrets": block.variables(),
     }
 
 
 class Drill:
-    """Each step, timed."""
+    """The steps of the drill, timed."""
 
     def __init__(self, stack: Stack, folder: Path) -> None:
         self._stack = stack
@@ -132,25 +132,25 @@ class Drill:
         self.seconds: dict[str, float] = {}
 
     def step(self, name: str, do: Callable[[], object]) -> None:
-        """Do it, and note how long it took."""
+        """Call `do` and record its time."""
         started = time.perf_counter()
         do()
         self.seconds[name] = time.perf_counter() - started
         sys.stderr.write(f"{name}: {self.seconds[name]:.1f} s\n")
 
     def dump(self) -> None:
-        """Both databases, each as of one instant, while their servers go on."""
+        """Dump both databases, each at one point in time, while their servers run."""
         for database in _DATABASES:
             target = str(self._folder / f"{database}.dump")
             self._stack.postgres.client("pg_dump", "--format=custom", f"--file={target}", database)
 
     def copy(self) -> None:
-        """The store after the databases: what they name is there then."""
-        gone = f"--backup-dir={self._folder / 'gone'}"  # a copy that mirrors a loss is no backup
-        self._rclone("sync", gone, f"platform:{BUCKET}", str(self._folder / "store"))
+        """Copy the store after the databases, so that it has everything they refer to."""
+        deleted = f"--backup-dir={self._folder / 'deleted'}"  # a mirror of a loss is no backup
+        self._rclone("sync", deleted, f"platform:{BUCKET}", str(self._folder / "store"))
 
     def lose(self) -> None:
-        """Both databases, the servers' own folders and every object are gone."""
+        """Delete both databases, the Prefect server's folder and every object."""
         for server in (self._stack.prefect, self._stack.mlflow):
             server.stop()
         shutil.rmtree(self._stack.folder / "prefect-server")
@@ -160,11 +160,11 @@ class Drill:
         assert not self._stack.store.keys_below("")
 
     def restore_store(self) -> None:
-        """The objects first: nothing must name what is not there."""
+        """Restore the objects first: nothing may refer to what is missing."""
         self._rclone("copy", str(self._folder / "store"), f"platform:{BUCKET}")
 
     def restore_databases(self) -> None:
-        """Into new, empty ones."""
+        """Restore both databases into new, empty ones."""
         for database in _DATABASES:
             self._stack.postgres.create(database)
             source = str(self._folder / f"{database}.dump")
@@ -172,7 +172,7 @@ class Drill:
             self._stack.postgres.client("pg_restore", "--no-owner", "--exit-on-error", into, source)
 
     def start_servers(self) -> None:
-        """Until both answer."""
+        """Start both servers and wait until they answer."""
         stack = self._stack
         stack.prefect.start(lambda: answers(f"{stack.prefect_url}/api/health"))
         stack.mlflow.start(lambda: answers(f"{stack.mlflow_url}/health"))
@@ -189,7 +189,7 @@ class Drill:
         }
         named = {f"RCLONE_CONFIG_PLATFORM_{name}": value for name, value in remote.items()}
         command = ["rclone", "--config=/dev/null", "--checksum", "--transfers=4", *arguments]
-        # What is said to Amazon's own clients is for other servers than this one.
+        # The variables of Amazon's clients are for other servers than this one.
         others = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
         subprocess.run(command, env={**others, **named}, check=True)
 
@@ -204,35 +204,35 @@ def main() -> None:
     megabytes = parser.parse_args().megabytes
     if missing := missing_servers() or _missing_rclone():
         sys.exit(missing)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers have sessions of their own
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers run in their own sessions
     with started_stack() as stack, tempfile.TemporaryDirectory() as name:
         (Path(name) / "home").mkdir()
         with environment(stack.clients(Path(name))):
             drill = Drill(stack, Path(name))
             fill(stack, megabytes)
-            before = known(stack)
+            before = contents(stack)
             drill.step("both databases dumped (pg_dump)", drill.dump)
             drill.step("the store copied (rclone sync)", drill.copy)
             drill.lose()
-            shutil.rmtree(Path(name) / "cache")  # what this machine still has must not answer
-            drill.step("the store brought back (rclone copy)", drill.restore_store)
+            shutil.rmtree(Path(name) / "cache")  # nothing may be read from this machine's cache
+            drill.step("the store restored (rclone copy)", drill.restore_store)
             drill.step("both databases restored (pg_restore)", drill.restore_databases)
             drill.step("both servers started, until they answer", drill.start_servers)
             after: dict[str, Any] = {}
-            drill.step("every artifact read and verified", lambda: after.update(known(stack)))
+            drill.step("every artifact read and verified", lambda: after.update(contents(stack)))
             sizes = {each.name: each.stat().st_size / 2**20 for each in Path(name).glob("*.dump")}
         servers = f"PostgreSQL {stack.postgres.version()}, {stack.store.version()}"
     lines = [
         f"{servers}, Prefect {version('prefect')}, MLflow {version('mlflow')}; a machine of "
-        f"{os.cpu_count()} cores that other work kept busy besides (load average "
-        f"{os.getloadavg()[2]:.0f} over the last quarter of an hour). Dumps: "
+        f"{os.cpu_count()} cores that other work kept busy (15-minute load average "
+        f"{os.getloadavg()[2]:.0f}). Dumps: "
         + ", ".join(f"{name} {size:.1f} MiB" for name, size in sorted(sizes.items())) + ".",
         "",
         "| step | seconds |",
         "|---|---|",
         *(f"| {step} | {seconds:.1f} |" for step, seconds in drill.seconds.items()),
         "",
-        "| what is known | before | after | the same |",
+        "| contents | before | after | same |",
         "|---|---|---|---|",
         *(
             f"| {what} | {len(before[what])} | {len(after[what])} "
@@ -241,7 +241,7 @@ def main() -> None:
         ),
         "",
     ]  # fmt: skip
-    report("restore", f"Databases and a store of {megabytes} MB, lost and brought back", lines, {})
+    report("restore", f"Databases and a store of {megabytes} MB, lost and restored", lines, {})
     if before != after:
         sys.exit(1)
 

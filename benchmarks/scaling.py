@@ -1,11 +1,12 @@
-"""From one rank of one thread to two on two cores: how much of the second core arrives.
+"""How well two ranks of one thread on two cores scale, compared with one rank.
 
-    python benchmarks/scaling.py                   # tiny, mini and base: ten minutes, quiet machine
+    python benchmarks/scaling.py                   # tiny, mini and base: ten minutes, idle machine
     python benchmarks/scaling.py tiny --turns 5 --pin
 
-Two processes of one thread each take turns in what they do: one of them steps alone; both step
-together as two ranks; both step at the same time and exchange nothing, which is all that this
-machine's cores and memory give to two. Every rank computes the same micro-batch in all of these.
+Two processes of one thread each alternate between variants: one of them steps alone, with one
+micro-batch or both; both step together as two ranks; both step at the same time without an
+exchange, which is the most that this machine's cores and memory allow. Every rank computes the same
+micro-batch in all of them.
 """
 
 import argparse
@@ -36,16 +37,16 @@ from bert_core.training.neighbours import Neighbour
 from bert_core.training.optimization import AdamW, OptimizationConfig
 from bert_core.training.step import optimizer_step
 
-SEQUENCES = {"tiny": 32, "mini": 16, "base": 8}  # of a micro-batch
+SEQUENCES = {"tiny": 32, "mini": 16, "base": 8}  # per micro-batch
 TURNS = {"tiny": 15, "mini": 9, "base": 7}
-STEPS_A_TURN = {"tiny": 20, "mini": 4, "base": 1}
+STEPS_PER_TURN = {"tiny": 20, "mini": 4, "base": 1}
 NUM_BATCHES = 2
 Seconds = dict[str, list[tuple[float, float, float]]]
-# How many processes step, whether they are ranks of one training run, how many micro-batches each.
-WAYS = {
+# Number of processes that step, whether they are ranks of one training run, micro-batches of each.
+VARIANTS = {
     "one": (1, False, 1),
     "one, both micro-batches": (1, False, 2),
-    "two, nothing exchanged": (2, False, 1),
+    "two, no exchange": (2, False, 1),
     "two ranks": (2, True, 1),
 }
 
@@ -56,8 +57,8 @@ class Waiting:
     seconds = 0.0
 
     @classmethod
-    def noted(cls, finish: Callable[[Any], None]) -> Callable[[Any], None]:
-        """The same, with its time taken."""
+    def recorded(cls, finish: Callable[[Any], None]) -> Callable[[Any], None]:
+        """`finish`, with its time recorded."""
 
         def timed(exchange: Any) -> None:
             start = time.perf_counter()
@@ -68,7 +69,7 @@ class Waiting:
 
 
 class Process:
-    """One of the two: its own model, its own thread."""
+    """One of the two processes, with its own model and thread."""
 
     def __init__(self, rank: int, size: str, num_sequences: int, barrier: Any, store: Any) -> None:
         self._rank = rank
@@ -76,29 +77,29 @@ class Process:
         self._store = store
         self._taken = 0
         self._size = size
-        # Ranks that know each other when they begin may share memory.
+        # By whether it is a rank: ranks that are connected from the start may share memory.
         self._trained: dict[bool, tuple[PretrainingModel, AdamW]] = {}
         self._batches: list[PretrainingBatch] = random_batches(
             num_sequences, num_batches=NUM_BATCHES
         )
 
-    def turn(self, way: str, number: int, num_steps: int) -> list[tuple[float, float, float]]:
-        """Of some steps: their seconds, those they waited, those of processor time."""
-        num_processes, are_ranks, num_micro_batches = WAYS[way]
+    def turn(self, variant: str, number: int, num_steps: int) -> list[tuple[float, float, float]]:
+        """Take some steps; returns the seconds, the waiting and the CPU time of each."""
+        num_processes, are_ranks, num_micro_batches = VARIANTS[variant]
         steps = self._rank < num_processes
         if are_ranks:
             dist.init_process_group(
-                "gloo", store=dist.PrefixStore(f"{way} {number}", self._store),
+                "gloo", store=dist.PrefixStore(f"{variant} {number}", self._store),
                 rank=self._rank, world_size=2, timeout=timedelta(hours=1),
             )  # fmt: skip
         seconds = []
-        for step in range(-1, num_steps):  # the first one finds its pages and connections
+        for step in range(-1, num_steps):  # the first one sets up pages and connections
             self._barrier.wait()
             start, computed = time.perf_counter(), time.process_time()
             Waiting.seconds = 0.0
             if steps:
                 self._step(num_micro_batches, are_ranks=are_ranks)
-            computed = time.process_time() - computed  # of all threads, those of gloo too
+            computed = time.process_time() - computed  # of all threads, gloo's included
             self._barrier.wait()  # a step is done when the slower process is
             if step >= 0:
                 seconds.append((time.perf_counter() - start, Waiting.seconds, computed))
@@ -121,30 +122,30 @@ class Process:
 def process_main(
     rank: int, port: int, barrier: Any, arguments: argparse.Namespace, size: str, results: Any
 ) -> None:
-    """Take all turns; rank 0 keeps what they took."""
+    """Take all turns; rank 0 records their times."""
     torch.set_num_threads(1)
     if arguments.pin:
         os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
-    for way in (GradientExchange, Neighbour):
-        way.finish = Waiting.noted(way.finish)
+    for exchange in (GradientExchange, Neighbour):
+        exchange.finish = Waiting.recorded(exchange.finish)
     store = dist.TCPStore("127.0.0.1", port, 2, is_master=rank == 0)
     return_freed_memory()
     process = Process(rank, size, arguments.sequences or SEQUENCES[size], barrier, store)
-    seconds: Seconds = {way: [] for way in WAYS}
+    seconds: Seconds = {variant: [] for variant in VARIANTS}
     for turn in range(-1, arguments.turns or TURNS[size]):
-        # Nobody always follows the same one, whose heat and caches it would inherit.
-        for way in list(WAYS)[:: -1 if turn % 2 else 1]:
-            found = process.turn(way, turn, arguments.steps or STEPS_A_TURN[size])
+        # In alternating order: none must always inherit heat and caches of the same one.
+        for variant in list(VARIANTS)[:: -1 if turn % 2 else 1]:
+            found = process.turn(variant, turn, arguments.steps or STEPS_PER_TURN[size])
             if turn >= 0:
-                seconds[way] += found
-        keep_freed_memory()  # as the loop does once it has settled
+                seconds[variant] += found
+        keep_freed_memory()  # as the loop does after its first steps
     if rank == 0:
         results[size] = seconds
-    barrier.wait()  # the store is rank 0's
+    barrier.wait()  # rank 0 owns the store
 
 
 def measure(size: str, arguments: argparse.Namespace) -> Seconds:
-    """The seconds of all steps, by way, as `Process.turn` gives them."""
+    """The times of all steps by variant, as `Process.turn` returns them."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -157,14 +158,14 @@ def measure(size: str, arguments: argparse.Namespace) -> Seconds:
 
 
 def rows(size: str, num_sequences: int, seconds: Seconds) -> list[str]:
-    """The table's line for one size."""
-    one, both, apart, two = (_median(seconds[way], 0) for way in WAYS)
-    computed = {way: _median(seconds[way], 2) for way in WAYS}
+    """The table row for one size."""
+    one, both, separate, two = (_median(seconds[variant], 0) for variant in VARIANTS)
+    computed = {variant: _median(seconds[variant], 2) for variant in VARIANTS}
     waited = _median(seconds["two ranks"], 1)
     num_steps = len(seconds["two ranks"])
     return [
-        f"| {size}, {num_sequences} x {LENGTH} | {_ms(one)} | {_ms(apart)} | {_ms(two)} "
-        f"| {one / two:.0%} | {both / (2 * two):.0%} | {one / apart:.0%} | {apart / two:.0%} "
+        f"| {size}, {num_sequences} x {LENGTH} | {_ms(one)} | {_ms(separate)} | {_ms(two)} "
+        f"| {one / two:.0%} | {both / (2 * two):.0%} | {one / separate:.0%} | {separate / two:.0%} "
         f"| {computed['one'] / computed['two ranks']:.0%} | {_ms(waited)} | {num_steps} |"
     ]
 
@@ -180,15 +181,15 @@ def _ms(seconds: float) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("sizes", nargs="*", default=list(SEQUENCES), type=one_of(SEQUENCES))
-    parser.add_argument("--turns", type=int, help="measured turns of each way")
-    parser.add_argument("--steps", type=int, help="a turn")
-    parser.add_argument("--sequences", type=int, help="of 128 tokens in a micro-batch")
-    parser.add_argument("--pin", action="store_true", help="each process to a core of its own")
+    parser.add_argument("--turns", type=int, help="measured turns of each variant")
+    parser.add_argument("--steps", type=int, help="steps per turn")
+    parser.add_argument("--sequences", type=int, help="sequences of 128 tokens per micro-batch")
+    parser.add_argument("--pin", action="store_true", help="pin each process to a core")
     arguments = parser.parse_args()
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     lines = [
-        "| micro-batch | one rank | two, nothing exchanged | two ranks | weak scaling "
-        "| strong scaling | the machine's ceiling | of the ceiling | by processor time "
+        "| micro-batch | one rank | two, no exchange | two ranks | weak scaling "
+        "| strong scaling | the machine's ceiling | of the ceiling | by CPU time "
         "| waiting after backward | steps |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
@@ -197,15 +198,15 @@ def main() -> None:
         lines += rows(size, num_sequences, measure(size, arguments))
     lines += [
         "",
-        "Ranks of one thread each that add up in shared memory, bf16, AdamW, dropout; medians of "
-        "steps whose ways take turns in the same two processes"
+        "Ranks of one thread each, gradients summed in shared memory, bf16, AdamW, dropout; "
+        "medians of steps, whose variants take turns in the same two processes"
         f"{', each pinned to a core' if arguments.pin else ''}. Weak scaling: one rank's step "
         "over that of two ranks, with a micro-batch each. Strong scaling: a step of both "
         "micro-batches on one rank over twice that of two ranks. The ceiling: one process's step "
-        "over that of two at the same time that exchange nothing; what is lost there, cores share "
-        "(memory, caches, heat). By processor time: what one rank's step takes of a core over "
-        "what each of two takes, gloo's threads included; other programs touch that least. Load "
-        f"averages before it began: {load}.",
+        "over that of two at the same time without an exchange, which share memory, caches and "
+        "heat. By CPU time: the CPU time of one rank's step over that of each of two, gloo's "
+        "threads included; other programs affect it least. Load averages before the start: "
+        f"{load}.",
     ]
     report("scaling", "Two ranks on two cores", lines)
 

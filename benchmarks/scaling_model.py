@@ -1,9 +1,9 @@
-"""What a pretraining step takes on many GPUs: computing, and the exchange that nothing hides.
+"""The time of a pretraining step on many GPUs: computing, and the exposed part of the exchange.
 
-A calculation, not a measurement. The step is taken apart as `bert_core` takes it: micro-batches one
-after the other, gradients that travel in buckets while the last one's backward pass runs, deepest
-layer first and the embeddings last (`bert_core/training/exchange.py`), then the update. Where each
-number comes from stands in docs/scaling.md.
+A calculation, not a measurement. It follows the step of `bert_core`: micro-batches one after the
+other, gradients that are sent in buckets while the last one's backward pass runs, deepest layer
+first and the embeddings last (`bert_core/training/exchange.py`), then the update. docs/scaling.md
+says where each number comes from.
 """
 
 import math
@@ -16,39 +16,39 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from bert_core.config import EncoderConfig, encoder_config
 
 VOCAB_SIZE = 30_522
-_BACKWARD_SHARE = 2 / 3  # of a step's operations: two products for each one of the forward pass
-_UPDATE_BYTES = 28  # a parameter: weight, gradient and two moments are read, all but one written
-_SAVED_BYTES = 12  # a parameter: weight and two moments in float32
+_BACKWARD_SHARE = 2 / 3  # of a step's operations: two products for each one in the forward pass
+_UPDATE_BYTES = 28  # per parameter: weight, gradient and two moments are read, all but one written
+_SAVED_BYTES = 12  # per parameter: weight and two moments in float32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """What computes."""
+    """A GPU, or a CPU core."""
 
     name: str
-    sustained: float  # operations of needed matrix products a second, in a whole step
-    memory: float  # bytes a second
+    sustained: float  # operations of needed matrix products per second, in a whole step
+    memory: float  # bytes per second
 
     @classmethod
     def measured(cls, name: str, job: "Job", sequences_per_second: float, memory: float) -> "Card":
-        """The card that computes so many of the job's sequences a second, updates not counted."""
+        """The card that computes `sequences_per_second` of the job, not counting updates."""
         sustained = sequences_per_second * job.operations_per_sequence
         return cls(name=name, sustained=sustained, memory=memory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """What connects: cards inside nodes, and nodes."""
+    """The links between cards inside nodes, and between nodes."""
 
     name: str
     cards_per_node: int
-    inside: float  # bytes a second of one card, one way
-    between: float  # bytes a second of one node, one way
-    latency: float = 12e-6  # seconds of an exchange of nothing, for each doubling of the ranks
-    hides: bool = True  # False: the exchange takes the cores that compute, as gloo does
+    inside: float  # bytes per second of one card, one way
+    between: float  # bytes per second of one node, one way
+    latency: float = 12e-6  # seconds of an empty exchange, for each doubling of the ranks
+    hides: bool = True  # False: the exchange uses the cores that compute, as gloo does
 
     def all_reduce(self, num_bytes: float, num_ranks: int) -> float:
-        """Seconds to add `num_bytes` up over the ranks: in the nodes, then between them.
+        """Seconds to sum `num_bytes` over the ranks: inside the nodes, then between them.
 
         Each card of a node sends its share of the node's sum, so all links of the node are used.
         """
@@ -63,14 +63,14 @@ class Network:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What is trained: an encoder with both heads, sequences of full length."""
+    """A training job: an encoder with both heads, sequences of full length."""
 
     size: str
     length: int = 128
     sequences_per_step: int  # over all ranks
-    micro_batch: int  # sequences that a card computes at once, at most
+    micro_batch: int  # maximum sequences that a card computes at once
     masked_fraction: float = 0.15
-    gradient_bytes: int = 4  # a parameter on its way: 4 in float32, 2 in bf16
+    gradient_bytes: int = 4  # per parameter that is sent: 4 in float32, 2 in bf16
 
     @property
     def config(self) -> EncoderConfig:
@@ -78,31 +78,31 @@ class Job:
 
     @property
     def layer_parameters(self) -> int:
-        """Of one encoder layer."""
+        """Parameters of one encoder layer."""
         width, wide = self.config.hidden_size, self.config.intermediate_size
         return 4 * (width**2 + width) + 2 * width * wide + wide + width + 4 * width
 
     @property
     def embedding_parameters(self) -> int:
-        """Of the embeddings; the tied table of the vocabulary is one of them."""
+        """Parameters of the embeddings, with the tied table of the vocabulary."""
         config = self.config
         return (VOCAB_SIZE + config.max_position_embeddings + 2 + 2) * config.hidden_size
 
     @property
     def head_parameters(self) -> int:
-        """Of pooler, next-sentence head and what the vocabulary's head has of its own."""
+        """Parameters of the pooler, the next-sentence head and the vocabulary head (untied)."""
         width = self.config.hidden_size
         return 2 * (width**2 + width) + 2 * width + (2 * width + 2) + VOCAB_SIZE
 
     @property
     def parameters(self) -> int:
-        """All of them."""
+        """All parameters."""
         layers = self.config.num_layers * self.layer_parameters
         return self.embedding_parameters + layers + self.head_parameters
 
     @property
     def operations_per_sequence(self) -> float:
-        """Of the matrix products that a step needs, as `pretraining_batches.operations` counts."""
+        """Operations of the needed matrix products, as `pretraining_batches.operations` counts."""
         width, wide = self.config.hidden_size, self.config.intermediate_size
         masked = round(self.masked_fraction * self.length)
 
@@ -119,34 +119,34 @@ class Job:
 
     @property
     def checkpoint_bytes(self) -> int:
-        """Weights and both moments."""
+        """Bytes of weights and both moments."""
         return self.parameters * _SAVED_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """The seconds of one optimizer step on one of the ranks, and what they are spent on."""
+    """The seconds of one optimizer step on one rank, and its parts."""
 
     job: Job
     num_ranks: int
     computing: float
-    exchange: float  # whole, hidden or not
-    exposed: float  # of it, what the step waits for
+    exchange: float  # total, hidden or exposed
+    exposed: float  # the part that the step waits for
     update: float
 
     @property
     def seconds(self) -> float:
-        """Of the whole step."""
+        """Seconds of the whole step."""
         return self.computing + self.exposed + self.update
 
     @property
     def sequences_per_second(self) -> float:
-        """Over all ranks."""
+        """Sequences per second over all ranks."""
         return self.job.sequences_per_step / self.seconds
 
     @property
     def limit(self) -> str:
-        """What to improve first: the largest part that is not computing, if it counts."""
+        """What to improve first: the largest part besides computing, if it exceeds 5%."""
         parts = {"exchange": self.exposed, "update": self.update}
         name = max(parts, key=lambda part: parts[part])
         return name if parts[name] > 0.05 * self.seconds else "computing"
@@ -155,7 +155,7 @@ class Step:
 def step_of(job: Job, card: Card, network: Network, num_ranks: int) -> Step:
     """One step of `job`, shared evenly by the ranks.
 
-    Raises ValueError where a rank would have less than one sequence.
+    Raises ValueError if a rank would have less than one sequence.
     """
     share = job.sequences_per_step / num_ranks
     if share < 1:
@@ -181,9 +181,9 @@ def step_of(job: Job, card: Card, network: Network, num_ranks: int) -> Step:
 
 
 def _exposed(exchanges: list[float], backward: float) -> float:
-    """What is left of the exchanges when backward ends: one for each layer, then the embeddings'.
+    """The time of exchanges after the backward pass: one for each layer, then the embeddings'.
 
-    They follow each other, and none begins before its layer's gradients are there.
+    They follow each other, and none starts before its layer's gradients are complete.
     """
     num_layers = len(exchanges) - 1
     free = 0.0

@@ -1,8 +1,8 @@
-"""The tables of docs/scaling.md, computed.
+"""Compute the tables of docs/scaling.md.
 
     python benchmarks/scaling_tables.py
 
-What is assumed of cards and networks stands here; where it comes from, in docs/scaling.md.
+The assumptions about cards and networks are here; docs/scaling.md says where they come from.
 """
 
 import argparse
@@ -21,7 +21,7 @@ ETHERNET = Network(name="100 Gb/s a node", cards_per_node=8, inside=370e9, betwe
 
 V100_NETWORK = Network(name="DGX-2H", cards_per_node=16, inside=120e9, between=8 * 11e9)
 
-# BERT-large as NVIDIA trained it: 65,536 sequences a step, gradients in fp16, LAMB.
+# BERT-large as NVIDIA trained it: 65,536 sequences per step, gradients in fp16, LAMB.
 _LARGE = Job(size="large", sequences_per_step=65_536, micro_batch=64, gradient_bytes=2)
 A100 = Card.measured("A100", _LARGE, 4_591 / 8, memory=1.5e12)
 V100 = Card.measured("V100", _LARGE, 3_379.2 / 16, memory=0.8e12)
@@ -39,18 +39,18 @@ class Measured:
     size: str
     sequences: int  # of each rank
     alone: float  # seconds of a step without any exchange, on both cores at once
-    two_ranks: float  # of one with it
+    two_ranks: float  # seconds of a step with it
 
     @property
     def job(self) -> "Job":
-        """What both ranks do together."""
+        """The job of both ranks together."""
         return Job(
             size=self.size, sequences_per_step=2 * self.sequences, micro_batch=self.sequences
         )
 
     @property
     def card(self) -> Card:
-        """One core; its update is part of what was measured."""
+        """One core; its update is part of the measured time."""
         return Card.measured("a core", self.job, self.sequences / self.alone, memory=math.inf)
 
 
@@ -58,7 +58,7 @@ MEASURED = (
     Measured(size="mini", sequences=16, alone=0.362, two_ranks=0.388),
     Measured(size="base", sequences=8, alone=2.453, two_ranks=2.789),
 )
-# 440 MB of gradients took 321 ms over the loopback where nothing else ran meanwhile: the same page.
+# 440 MB of gradients took 321 ms over the loopback when nothing else ran: the same page.
 GLOO = Network(
     name="gloo", cards_per_node=2, inside=440e6 / 0.321, between=1.0, latency=0.0, hides=False
 )
@@ -71,11 +71,11 @@ JOBS = {
     "large, 65,536 a step": Job(size="large", sequences_per_step=65_536, micro_batch=128),
 }
 BYTES_PER_TOKEN = 2.05  # of a shard without masks: benchmarks/results/data_2026-11-21.md
-READ_PER_CORE = 9.41e6  # tokens a second: the same
+READ_PER_CORE = 9.41e6  # tokens per second: the same page
 
 
 def published_table() -> list[str]:
-    """NVIDIA's points beside the model's."""
+    """NVIDIA's published rates and the model's."""
     lines = [
         "| | GPUs | published | model | of linear: published | model |",
         "|---|---|---|---|---|---|",
@@ -129,7 +129,7 @@ def scaling_table(network: Network) -> list[str]:
 
 
 def loading_table(network: Network) -> list[str]:
-    """What a rank reads, and of how many cores that needs a share."""
+    """What a rank reads, and the share of a core that this needs."""
     lines = [
         "| job | GPUs | tokens/s a rank | bytes/s a rank | of a core | bytes/s of all |",
         "|---|---|---|---|---|---|",
@@ -146,7 +146,7 @@ def loading_table(network: Network) -> list[str]:
 
 
 def checkpoint_table() -> list[str]:
-    """Bytes of a checkpoint, and how long they take to a store."""
+    """Bytes of a checkpoint, and the time to write them to a store."""
     rates = {"100 MB/s": 100e6, "1 GB/s": 1e9, "10 GB/s": 10e9}
     lines = [f"| size | bytes | {' | '.join(rates)} |", "|---|---|" + "---|" * len(rates)]
     for size in ("base", "large"):
@@ -157,7 +157,7 @@ def checkpoint_table() -> list[str]:
 
 
 def tables() -> dict[str, list[str]]:
-    """All tables of docs/scaling.md, by what they show."""
+    """All tables of docs/scaling.md, by content."""
     return {
         "two cores": measured_table(),
         "NVIDIA's points": published_table(),

@@ -1,17 +1,17 @@
-"""Serving: one query at a time and sixteen clients at once, beside what people use otherwise.
+"""Serving: one query at a time and sixteen clients at once, compared with alternatives.
 
     python benchmarks/serving.py --model all-MiniLM-L6-v2
     python benchmarks/serving.py --model all-MiniLM-L6-v2 --threads 1 --turns 3 --uses vectors
 
-All sides have the weights of one published encoder: for vectors as it is, for classes with two
-random rows on top, which cost the same time. Texts of 10 to 400 tokens, short ones more often, come
-from the novels in ../shared/data. Sides take turns in processes of their own, warmed up.
+All sides have the weights of one published encoder: as it is for vectors, with a random head of two
+classes for classes, which takes the same time. Texts of 10 to 400 tokens, short ones more often,
+come from the novels in ../shared/data. Sides take turns in their own processes, after a warm-up.
 
 In process: one text after the other, then all of them in one call, as each library does that best
-(`transformers` and ONNX Runtime sorted by length, in batches of 32 that are padded to their longest
-text). Servers: one client, then sixteen, a text a request over connections that stay open; clients
+(`transformers` and ONNX Runtime sorted by length, in batches of 32 padded to their longest text).
+Servers: one client, then sixteen, with one text per request over persistent connections; clients
 run on the same cores. ONNX files are written by `bert_core.onnx`, int8 by ONNX Runtime. Memory is
-what a side's processes hold at the end of a turn, of a server without its clients.
+the resident memory of a side's processes at the end of a turn, for a server without its clients.
 """
 
 import argparse
@@ -36,10 +36,10 @@ from benchmarks.serving_sides import (
     EAGER,
     SERVERS,
     SIDES,
-    Asked,
-    asked_in_process,
+    Target,
     environment,
     server,
+    target_in_process,
 )
 from bert_core.hugging_face import import_model
 from bert_core.vocabulary import WordPieceTokenizer
@@ -53,29 +53,29 @@ def texts_of_lengths(tokenizer: WordPieceTokenizer, count: int) -> list[str]:
     novel = sorted(NOVELS.glob("*.txt"))[0].read_text(encoding="utf-8", errors="replace")
     text = " ".join(novel.split())[: count * 2400]
     _, offsets = tokenizer.encode_with_offsets(text)
-    found, begin = [], 0
+    found, start = [], 0
     for length in np.exp(random.uniform(np.log(10), np.log(400), count)).astype(int) - 2:
-        found.append(text[offsets[begin][0] : offsets[begin + length - 1][1]])
-        begin += int(length)
+        found.append(text[offsets[start][0] : offsets[start + length - 1][1]])
+        start += int(length)
     return found
 
 
-def take_turns(asked: Asked, texts: Sequence[str], file: Path) -> None:
-    """Every text by itself, then all of them; what was measured is a line of a file."""
+def take_turns(target: Target, texts: Sequence[str], file: Path) -> None:
+    """Serve turns: every text by itself, then all of them; each appends a line to `file`."""
 
     def turn() -> None:
         one = []
-        asked.begin()
+        target.prepare()
         for text in texts:
             start = time.perf_counter()
-            asked.one(text)
+            target.one(text)
             one.append(time.perf_counter() - start)
-        asked.begin()
+        target.prepare()
         start = time.perf_counter()
-        each = asked.many(texts)
+        each = target.many(texts)
         rate = len(texts) / (time.perf_counter() - start)
-        family = [asked.process, *asked.process.children(recursive=True)]
-        held = sum(process.memory_info().rss for process in family)
+        processes = [target.process, *target.process.children(recursive=True)]
+        held = sum(process.memory_info().rss for process in processes)
         with file.open("a") as lines:
             lines.write(json.dumps({"one": one, "each": each, "rate": rate, "held": held}) + "\n")
 
@@ -83,7 +83,7 @@ def take_turns(asked: Asked, texts: Sequence[str], file: Path) -> None:
 
 
 def prepare(home: Path, model: Path, uses: Sequence[str], threads: int) -> None:
-    """For each use a folder with the weights, its ONNX files, and a version in the registry."""
+    """Make a folder with weights and ONNX files, and a registered version, for each use."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
     from transformers import AutoModelForSequenceClassification
 
@@ -109,10 +109,10 @@ def prepare(home: Path, model: Path, uses: Sequence[str], threads: int) -> None:
 
 
 def table(folder: Path, sides: Sequence[str]) -> list[str]:
-    """A row a side, from its turns but for the first one, which warmed it up."""
+    """A row per side, from its turns without the first, the warm-up."""
     lines = [
-        "| side | one: median | 95% | 99% | over eager | sixteen: median | 95% | 99% | texts a "
-        "second | over eager | MiB |", "|" + "---|" * 11,
+        "| side | one: median | 95% | 99% | over eager | sixteen: median | 95% | 99% | texts/s "
+        "| over eager | MiB |", "|" + "---|" * 11,
     ]  # fmt: skip
     measured = {}
     for side in sides:
@@ -152,11 +152,11 @@ def main() -> None:
         folder = arguments.home / use
         texts = texts_of_lengths(WordPieceTokenizer.from_directory(folder), arguments.texts)
         if side in SERVERS:
-            with server(side, use, folder, threads) as asked:
-                take_turns(asked, texts, folder / f"{side}.jsonl")
+            with server(side, use, folder, threads) as target:
+                take_turns(target, texts, folder / f"{side}.jsonl")
         else:
-            asked = asked_in_process(side, use, folder, threads)
-            take_turns(asked, texts, folder / f"{side}.jsonl")
+            target = target_in_process(side, use, folder, threads)
+            take_turns(target, texts, folder / f"{side}.jsonl")
         return
     lines = []
     with tempfile.TemporaryDirectory() as temporary:
@@ -175,8 +175,8 @@ def main() -> None:
             lines += [f"## {use.capitalize()}", "", *table(home / use, sides), ""]
     remark = (
         f"{arguments.model.name}, {arguments.texts} texts of 10 to 400 tokens, {arguments.turns} "
-        f"turns, {arguments.threads} threads a side. Over eager: how many times as fast as "
-        f"{EAGER}, by the median of one and by texts a second. Load average at the end "
+        f"turns, {arguments.threads} threads per side. Over eager: how many times as fast as "
+        f"{EAGER}, by the median of one and by texts/s. Load average at the end "
         f"{os.getloadavg()[1]:.1f}."
     )
     report("serving", "Serving: one query, and sixteen clients", [remark, "", *lines[:-1]])

@@ -1,4 +1,4 @@
-"""The sides of the benchmark of serving: libraries in this process, and servers beside it."""
+"""The sides of the serving benchmark: libraries in this process, and servers."""
 
 import http.client
 import json
@@ -25,8 +25,8 @@ from bert_core.vocabulary import WordPieceTokenizer
 from flows.services.health import answers, free_port
 
 CLIENTS = 16
-BATCH = 32  # of theirs
-READ_TOKENS = {"vectors": 256, "classes": 512}  # what the published model reads for a vector
+BATCH = 32  # of the other libraries
+READ_TOKENS = {"vectors": 256, "classes": 512}  # the published model truncates texts for vectors
 EAGER = "transformers eager, float32"
 SERVERS = (
     "bertsmith serve, float32", "bertsmith serve, bf16", "mlflow models serve, float32",
@@ -39,13 +39,13 @@ SIDES = (
 Answer = Callable[[Sequence[str]], Any]
 
 
-class Asked(NamedTuple):
-    """How a side is asked one text, and all of them; which process holds its memory."""
+class Target(NamedTuple):
+    """How to query a side with one text or all of them, and the process with its memory."""
 
     one: Callable[[str], Any]
     many: Callable[[Sequence[str]], list[float]]  # seconds of each request
     process: psutil.Process
-    begin: Callable[[], None] = lambda: None  # before one, and before many
+    prepare: Callable[[], None] = lambda: None  # before one, and before many
 
 
 def our_answer(side: str, use: str, folder: Path) -> Answer:
@@ -90,13 +90,13 @@ def their_answer(side: str, use: str, folder: Path, threads: int) -> Answer:
 
 
 def in_batches(answer: Answer, texts: Sequence[str]) -> None:
-    """Sorted by length, so that little is padded."""
+    """Answer texts sorted by length, so that there is little padding."""
     ordered = sorted(texts, key=len, reverse=True)
     for first in range(0, len(ordered), BATCH):
         answer(ordered[first : first + BATCH])
 
 
-def asked_in_process(side: str, use: str, folder: Path, threads: int) -> Asked:
+def target_in_process(side: str, use: str, folder: Path, threads: int) -> Target:
     torch.set_num_threads(threads)
     if side.startswith("ours"):
         answer = many = our_answer(side, use, folder)
@@ -113,12 +113,12 @@ def asked_in_process(side: str, use: str, folder: Path, threads: int) -> Asked:
         many(texts)
         return []
 
-    return Asked(lambda text: answer([text]), all_at_once, psutil.Process())
+    return Target(lambda text: answer([text]), all_at_once, psutil.Process())
 
 
 @contextmanager
-def server(side: str, use: str, folder: Path, threads: int) -> Iterator[Asked]:
-    """The server as a child in a process group of its own, which ends with the block."""
+def server(side: str, use: str, folder: Path, threads: int) -> Iterator[Target]:
+    """The server as a child in its own process group, which ends with the block."""
     port, home = free_port(), folder.parent
     if side.startswith("bertsmith"):
         command = ["-c", "from flows.cli import main; main()", "serve", str(folder),
@@ -140,9 +140,9 @@ def server(side: str, use: str, folder: Path, threads: int) -> Iterator[Asked]:
         body = json.dumps({"dataframe_records": [{"text": text}]})
         connection.request("POST", "/invocations", body, {"Content-Type": "application/json"})
         response = connection.getresponse()
-        said = response.read()
+        answer = response.read()
         if response.status != 200:
-            raise RuntimeError(f"{side} said {response.status}: {said[:500]!r}")
+            raise RuntimeError(f"{side} answered {response.status}: {answer[:500]!r}")
         return time.perf_counter() - start
 
     def many(texts: Sequence[str]) -> list[float]:
@@ -152,8 +152,8 @@ def server(side: str, use: str, folder: Path, threads: int) -> Iterator[Asked]:
         with ThreadPoolExecutor(CLIENTS) as pool:
             return [seconds for each in pool.map(share, range(CLIENTS)) for seconds in each]
 
-    def begin() -> None:
-        for connection in connections:  # which the server closes while others have their turn
+    def prepare() -> None:
+        for connection in connections:  # the server closes them during the turns of others
             connection.close()
             connection.connect()
 
@@ -163,7 +163,7 @@ def server(side: str, use: str, folder: Path, threads: int) -> Iterator[Asked]:
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"{side} did not start: {log.read_text()[-2000:]}")
             time.sleep(0.2)
-        yield Asked(partial(ask, connections[0]), many, psutil.Process(process.pid), begin)
+        yield Target(partial(ask, connections[0]), many, psutil.Process(process.pid), prepare)
     finally:
         os.killpg(process.pid, signal.SIGTERM)
         process.wait()

@@ -1,16 +1,16 @@
-"""One pretraining step, optimizer included, against the usual stack: as used, and tuned.
+"""A pretraining step with its optimizer, compared with the usual stack, as used and tuned.
 
     python benchmarks/step.py                      # all sizes, about 25 minutes on two cores
     python benchmarks/step.py tiny mini --turns 1 --steps 2 --other-steps 1
 
 As used: `transformers`' BertForPreTraining on padded batches, torch's AdamW, gradient clipping.
-Tuned: `benchmarks/usual_stack.py` says how; packed and padded both take part, and the faster one of
-a size stands in its row (`benchmarks/tunings.py` looks at their compiled forms). Ours:
+Tuned: as `benchmarks/usual_stack.py` describes; packed and padded are both measured, and the row of
+a size shows the faster one (`benchmarks/tunings.py` measures their compiled forms). Ours:
 `bert_core.training.loop.train`. Each in bf16 and in float32, on the same batches: 90% of the
 sequences have full length, 10% a random shorter one; 15% of the tokens are predicted, with dropout.
-Before anything is measured the sides' losses on equal weights are held against each other. Each
-side sees every batch (the slow one of them as used, whose shapes are all alike, two) and then takes
-turns of a few steps.
+Before the measurement, the sides' losses with equal weights are compared. Each side takes every
+batch once (the slow one, as used, whose shapes are all alike, only two) and then takes turns of a
+few steps.
 """
 
 import argparse
@@ -61,7 +61,7 @@ SEQUENCES = {"tiny": 64, "mini": 64, "small": 32, "base": 16}
 TUNED = ("packed", "padded")
 BF16 = ("ours", *TUNED, "as-used")
 FLOAT32 = tuple(f"{name}-float32" for name in BF16)
-HEADLINE = BF16[:3]  # these take turns of `--steps`, the others fewer
+HEADLINE = BF16[:3]  # these take `--steps` per turn, the others fewer
 
 
 def our_model(size: str) -> PretrainingModel:
@@ -70,7 +70,7 @@ def our_model(size: str) -> PretrainingModel:
 
 
 def our_step(size: str, precision: Precision = "bf16") -> tuple[Callable[[], None], dict]:
-    return_freed_memory()  # as the workers of a pretraining do before they build the model
+    return_freed_memory()  # as pretraining workers do before they build the model
     batches = random_batches(SEQUENCES[size])
     model = our_model(size)
     optimizer = AdamW(model, OptimizationConfig(num_steps=1_000_000, learning_rate=1e-4))
@@ -105,10 +105,10 @@ def _loss(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> torch.Tens
 
 
 def check_equal_losses(size: str) -> float:
-    """Largest difference of the sides' losses from ours on equal weights; raises above 1e-4.
+    """Largest difference of their losses from ours with equal weights; raises above 1e-4.
 
-    Float32, without dropout, on two sequences of full length and two shorter ones: whoever is
-    faster computes the same.
+    Float32, without dropout, on two sequences of full length and two shorter ones: the faster side
+    computes the same.
     """
     from transformers import BertForPreTraining
 
@@ -124,7 +124,7 @@ def check_equal_losses(size: str) -> float:
         theirs = tuned(*tuned.arguments(batch)), as_used(**padded(batch)).loss
     difference = max(float((other - loss).abs()) for other in theirs)
     if difference > 1e-4:
-        raise AssertionError(f"losses on equal weights must agree, differ by {difference:.1e}")
+        raise AssertionError(f"losses with equal weights must agree, differ by {difference:.1e}")
     return difference
 
 
@@ -138,13 +138,13 @@ def table(timings: dict[str, dict[str, Timing]]) -> list[str]:
         for precision, names in (("bf16", BF16), ("float32", FLOAT32)):
             ours, as_used = sides[names[0]], sides[names[-1]]
             tuned = min((sides[name] for name in names[1:-1]), key=lambda side: side.median_seconds)
-            way = next(name for name in names if sides[name] is tuned).removesuffix("-float32")
+            tuning = next(name for name in names if sides[name] is tuned).removesuffix("-float32")
             share = ours.facts["operations"] / ours.median_seconds / sides[precision].best_rate
             memory = " / ".join(f"{s.peak_bytes / 2**20:.0f}" for s in (ours, tuned, as_used))
             lines.append(
                 f"| {size}, {SEQUENCES[size]} x {LENGTH} | {precision} "
                 f"| {ours.median_seconds * 1e3:.0f} ms "
-                f"| {tuned.median_seconds * 1e3:.0f} ms, {way} "
+                f"| {tuned.median_seconds * 1e3:.0f} ms, {tuning} "
                 f"| {as_used.median_seconds * 1e3:.0f} ms "
                 f"| {tuned.median_seconds / ours.median_seconds:.2f}x "
                 f"| {as_used.median_seconds / ours.median_seconds:.1f}x | {share:.0%} "
@@ -154,13 +154,13 @@ def table(timings: dict[str, dict[str, Timing]]) -> list[str]:
 
 
 def measured(size: str, arguments: argparse.Namespace) -> dict[str, Timing]:
-    """All sides of a size: those in bf16 take turns, then those in float32, for memory's sake."""
+    """All sides of a size: those in bf16 take turns, then those in float32, to save memory."""
     timings: dict[str, Timing] = {}
     for precision, names in (("bf16", BF16), ("float32", FLOAT32)):
         sides = {
             name: Side(
                 [__file__, size, "--side", name],
-                steps_a_turn=arguments.steps if name in HEADLINE else arguments.other_steps,
+                steps_per_turn=arguments.steps if name in HEADLINE else arguments.other_steps,
                 num_warmups=2 if name.startswith("as-used") else NUM_BATCHES,
             )
             for name in names
@@ -173,8 +173,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("sizes", nargs="*", default=list(SEQUENCES), type=one_of(SEQUENCES))
     parser.add_argument("--turns", type=int, default=3, help="measured turns of each side")
-    parser.add_argument("--steps", type=int, default=8, help="a turn, in bf16")
-    parser.add_argument("--other-steps", type=int, default=3, help="a turn, as used and in float32")
+    parser.add_argument("--steps", type=int, default=8, help="steps per turn, in bf16")
+    parser.add_argument("--other-steps", type=int, default=3, help="the same for the other sides")
     parser.add_argument("--side", choices=BF16 + FLOAT32, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.side in ("ours", "ours-float32"):
@@ -188,11 +188,11 @@ def main() -> None:
     timings = {size: measured(size, arguments) for size in arguments.sizes}
     rates = {name: max(sides[name].best_rate for sides in timings.values()) for name in PRECISIONS}
     note = (
-        f"Medians of {arguments.turns} alternating turns a side, of {arguments.steps} steps (ours "
-        f"and tuned, in bf16) or {arguments.other_steps} (the others). The share is that of the "
-        "products a step needs in the rate of a 2,048-wide product in the same precision, measured "
-        "between the turns, its best. Of the tuned sides the faster one is shown. On equal weights "
-        f"the losses differ by {difference:.0e} at most."
+        f"Medians of {arguments.turns} alternating turns per side, of {arguments.steps} steps "
+        f"(ours and tuned, in bf16) or {arguments.other_steps} (the others). The share is the rate "
+        "of the matrix products that a step needs over the best rate of a 2,048-wide product in "
+        "the same precision, measured between the turns. The faster of the tuned sides is shown. "
+        f"With equal weights the losses differ by at most {difference:.0e}."
     )
     report("step", "A pretraining step", [*table(timings), "", note], rates)
 

@@ -1,13 +1,13 @@
-"""What an encoder is worth to every task of the paper: real data, baselines beside it.
+"""How good an encoder is at every task of the paper: real data, compared with baselines.
 
     python benchmarks/tasks.py --encoder FOLDER                 # all tasks, three seeds
     python benchmarks/tasks.py --encoder FOLDER --only MRPC,CoLA --seeds 1
 
 Each row is the fine-tuning stage with its trials (`finetuning.num_seeds`): the published training
-and development parts, one model a CPU at a time, once from the encoder and once from random weights
-of its shape with the same budget. Beside them are a constant guess and the task's baselines
-(TF-IDF, words and shapes, ...), as every evaluation shows them. What exists in `--folder` is not
-trained again. Times are those of one training run on one core, whatever else ran.
+and development parts, one model per CPU at a time, from the encoder and from random weights of its
+shape with the same budget. A constant guess and the task's baselines (TF-IDF, words and shapes,
+...) are shown as in every evaluation. What exists in `--folder` is not trained again. Times are
+those of one training run on one core, whatever else ran.
 """
 
 import argparse
@@ -42,7 +42,7 @@ GLUE = DATA / "glue"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A task's data, and how long it is learned."""
+    """A task's data, and how long to train on it."""
 
     family: str
     train: Path
@@ -50,9 +50,9 @@ class Task:
     columns: dict[str, Any] = field(default_factory=dict)
     epochs: float = 3
     first_lines: int | None = None  # of the training part
-    seeds: int | None = None  # fewer than the others, where minutes are short
+    seeds: int | None = None  # fewer than the others, to save time
     settings: dict[str, Any] = field(default_factory=dict)
-    score: str = ""  # that is shown; the family's main one
+    score: str = ""  # to show; by default the family's main one
 
 
 TASKS = {
@@ -94,14 +94,14 @@ TASKS = {
 
 
 class Rates(NamedTuple):
-    """At what rate the layers learn, and at how many times that the embeddings may."""
+    """The learning rate of the layers, and multiples of it to try for the embeddings."""
 
     layers: float
     embeddings: Sequence[float]
 
 
 def dataset(task: Task, folder: Path, context: StageContext) -> Artifact:
-    """The items of a task, whose training part is cut where the task says so."""
+    """The items of a task; its training part is cut if the task says so."""
     path = task.train
     if task.first_lines is not None:
         path = folder / f"{task.first_lines}-{task.train.parent.name}-{task.train.name}"
@@ -116,7 +116,7 @@ def dataset(task: Task, folder: Path, context: StageContext) -> Artifact:
 
 
 def random_encoder(of: Artifact, folder: Path, context: StageContext) -> Artifact:
-    """An encoder of the same shape and vocabulary that learned nothing."""
+    """An encoder of the same shape and vocabulary with random weights."""
     target = folder / f"random-{of.fingerprint}"
     if not target.exists():
         config = load_model(of.local_folder()).config
@@ -129,7 +129,7 @@ def random_encoder(of: Artifact, folder: Path, context: StageContext) -> Artifac
 def measured(
     task: Task, items: Artifact, encoder: Artifact, rates: Rates, seeds: int, context: StageContext
 ) -> Artifact:
-    """The best of the seeds, with the embeddings at the best of their rates."""
+    """The best model of all seeds, with the best of the rates for the embeddings."""
     tried = {"search": {"embeddings_rate": rates.embeddings}}
     settings = FinetuningSettings.model_validate(
         {
@@ -143,7 +143,7 @@ def measured(
 
 
 def seed_scores(model: Artifact, score: str) -> list[float]:
-    """A figure of each seed's model."""
+    """The score of each seed's model."""
     trials = json.loads(model.local("trials.json").read_text(encoding="utf-8"))
     return [each["figures"][score] for each in trials]
 
@@ -160,7 +160,7 @@ def row(name: str, task: Task, items: Artifact, models: list[Artifact], baseline
     metric = score.removeprefix("eval/")
     constant = items.statistics.get(f"baseline/{metric}", 0.0)
     found = beside(baselines.statistics, metric)
-    simple = ", ".join(f"{called} {100 * value:.1f}" for called, value in found.items())
+    simple = ", ".join(f"{baseline} {100 * value:.1f}" for baseline, value in found.items())
     counts, seconds = items.statistics["items"], []
     for model in models:
         each = model.statistics
@@ -176,17 +176,17 @@ def row(name: str, task: Task, items: Artifact, models: list[Artifact], baseline
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--encoder", required=True, type=Path, help="a folder, ours or published")
+    parser.add_argument("--encoder", required=True, type=Path, help="folder, ours or published")
     parser.add_argument(
-        "--folder", type=Path, default=Path("build/tasks"), help="the store's place"
+        "--folder", type=Path, default=Path("build/tasks"), help="folder of the store"
     )
     parser.add_argument("--only", type=lambda names: names.split(","), default=list(TASKS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rate", type=float, default=2e-4)
     parser.add_argument(
-        "--embeddings-rates", type=float, nargs="+", default=[1, 10], help="times the rate"
+        "--embeddings-rates", type=float, nargs="+", default=[1, 10], help="multiples of the rate"
     )
-    parser.add_argument("--called", default="", help="what the encoder is, for the table's head")
+    parser.add_argument("--description", default="", help="of the encoder")
     arguments = parser.parse_args()
     unknown = set(arguments.only) - TASKS.keys()
     if unknown:
@@ -199,9 +199,9 @@ def main() -> None:
     rates = Rates(arguments.rate, arguments.embeddings_rates)
     times = " or ".join(f"{each:g}" for each in rates.embeddings)
     lines = [
-        f"{arguments.called or arguments.encoder.name}. AdamW at {rates.layers:g}, 32 items a "
-        f"step, linear decay, dropout 0.1; the embeddings at {times} times that rate, by the "
-        "first seed's held-out score, for either start. Scores in percent, mean and standard "
+        f"{arguments.description or arguments.encoder.name}. AdamW at {rates.layers:g}, 32 items "
+        f"per step, linear decay, dropout 0.1; the embeddings at {times} times that rate, chosen "
+        "by the first seed's held-out score for each start. Scores in percent, mean and standard "
         "deviation over the seeds. Times are those of one training run on one core.",
         "",
         "| task | family | train / held out | score | constant guess | baselines | random weights "
@@ -219,7 +219,7 @@ def main() -> None:
         lines.append(row(name, task, items, models, baselines))
         print(lines[-1], flush=True)
     disconnect()
-    report("tasks", "What an encoder is worth to each task", lines)
+    report("tasks", "How good an encoder is at each task", lines)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""The same weights fine-tuned by `transformers`' Trainer and by us: MRPC and SST-2's first 8,000.
+"""The same weights fine-tuned by `transformers`' Trainer and our loop: MRPC and 8,000 of SST-2.
 
     python benchmarks/trainer_tasks.py --encoder FOLDER
 
-Both begin with the same encoder (ours is exported), a fresh pooler and head, and take the same
-hyper-parameters: AdamW, 32 items a step, linear warm-up over a tenth of the steps and linear decay,
-weight decay 0.01 but on biases and norms, gradients cut to norm 1, dropout 0.1, bf16 where this
-machine computes in it. The Trainer is at its best: its fused AdamW, batches grouped by length and
-padded to their longest. Each training run has the same threads, one seed of either side after the
-other; times are those of the training steps alone. Figures are of the published development parts.
+Both start from the same encoder (ours is exported), a new pooler and head, and use the same
+hyperparameters: AdamW, 32 items per step, linear warm-up over a tenth of the steps and linear
+decay, weight decay 0.01 except on biases and norms, gradients clipped to norm 1, dropout 0.1, bf16
+if this machine computes in it. The Trainer is tuned: fused AdamW, batches grouped by length and
+padded to their longest. Each training run has the same number of threads, and the sides alternate
+by seed; times are those of the training steps alone. Scores are of the published development parts.
 """
 
 import argparse
@@ -47,7 +47,7 @@ NAMES = ("MRPC", "SST-2")
 
 
 class Outcome(NamedTuple):
-    """Of one training run."""
+    """The result of one training run."""
 
     accuracy: float
     seconds: float
@@ -97,7 +97,7 @@ def ours(
     return Outcome(classification.figures(answers, data.heldout)["eval/accuracy"], seconds)
 
 
-def trainers(folder: Path, data: Data, rate: float, seed: int) -> Outcome:
+def theirs(folder: Path, data: Data, rate: float, seed: int) -> Outcome:
     """One fine-tuning with `transformers`' Trainer."""
     import transformers
     from transformers import (
@@ -115,7 +115,7 @@ def trainers(folder: Path, data: Data, rate: float, seed: int) -> Outcome:
         folder, num_labels=len(data.train.labels), hidden_dropout_prob=DROPOUT,
         attention_probs_dropout_prob=DROPOUT,
     )  # fmt: skip
-    index = {label: place for place, label in enumerate(data.train.labels)}
+    index = {label: number for number, label in enumerate(data.train.labels)}
 
     def encoded(items: Items) -> list[dict[str, Any]]:
         texts = [item["text"] for item in items.rows]
@@ -125,8 +125,8 @@ def trainers(folder: Path, data: Data, rate: float, seed: int) -> Outcome:
         fields = tokenizer(*both, truncation=True, max_length=longest)
         labels = [index[item["label"]] for item in items.rows]
         return [
-            {**{name: values[place] for name, values in fields.items()}, "label": label}
-            for place, label in enumerate(labels)
+            {**{name: values[number] for name, values in fields.items()}, "label": label}
+            for number, label in enumerate(labels)
         ]
 
     with tempfile.TemporaryDirectory() as scratch:
@@ -148,12 +148,12 @@ def trainers(folder: Path, data: Data, rate: float, seed: int) -> Outcome:
         trainer.train()
         seconds = time.perf_counter() - started
         answered = trainer.predict(encoded(data.heldout))
-    # Grouped by length it predicts in another order than it was given; labels come along.
+    # Grouped by length, it predicts in another order; its labels are in the same order.
     right = answered.predictions.argmax(axis=1) == answered.label_ids
     return Outcome(float(np.mean(right)), seconds)
 
 
-def told(found: list[Outcome]) -> str:
+def summary(found: list[Outcome]) -> str:
     scores = [100 * each.accuracy for each in found]
     spread = f" ± {statistics.stdev(scores):.1f}" if len(scores) > 1 else ""
     each = ", ".join(f"{score:.1f}" for score in scores)
@@ -163,7 +163,7 @@ def told(found: list[Outcome]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--encoder", required=True, type=Path, help="a folder of ours")
+    parser.add_argument("--encoder", required=True, type=Path, help="folder of an encoder of ours")
     parser.add_argument("--folder", type=Path, default=Path("build/tasks"))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rate", type=float, default=3e-4)
@@ -177,7 +177,7 @@ def main() -> None:
     load_encoder_into(alone, encoder)
     lines = [
         f"{EPOCHS} epochs at {arguments.rate:g}, {arguments.threads} threads; accuracy in percent, "
-        "mean, deviation and each seed; time of one training run, the median.",
+        "mean, standard deviation and each seed; median time of one training run.",
         "",
         "| task | Trainer | time | ours | time | times as fast |",
         "|---|---|---|---|---|---|",
@@ -188,7 +188,7 @@ def main() -> None:
         for name in NAMES:
             data = data_of(TASKS[name], arguments.folder)
             sides: dict[str, Callable[[int], Outcome]] = {
-                "trainer": partial(trainers, exported, data, arguments.rate),
+                "trainer": partial(theirs, exported, data, arguments.rate),
                 "ours": partial(ours, encoder, tokenizer, data, arguments.rate),
             }
             found: dict[str, list[Outcome]] = {side: [] for side in sides}
@@ -201,7 +201,7 @@ def main() -> None:
                 for side, outcomes in found.items()
             }
             lines.append(
-                f"| {name} | {told(found['trainer'])} | {told(found['ours'])} | "
+                f"| {name} | {summary(found['trainer'])} | {summary(found['ours'])} | "
                 f"{medians['trainer'] / medians['ours']:.1f} |"
             )
     report("trainer_tasks", "Fine-tuning the same weights: the Trainer and ours", lines)

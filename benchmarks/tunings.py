@@ -1,11 +1,11 @@
-"""Which tuning of the usual stack is its best on this machine: what `benchmarks/step.py` takes.
+"""Which tuning of the usual stack is the fastest on this machine?
 
     python benchmarks/tunings.py
     python benchmarks/tunings.py tiny --turns 1 --steps 1
 
 A pretraining step in bf16: packed or padded, as it is or through torch.compile. Packed batches are
-compiled for any length, padded ones, whose shapes are all alike, for theirs. The best is what
-`benchmarks/step.py --tuning` should take.
+compiled for any length, padded ones, whose shapes are all alike, for theirs. `benchmarks/step.py`
+measures those that are not compiled.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("sizes", nargs="*", default=["tiny", "base"], type=one_of(SEQUENCES))
     parser.add_argument("--turns", type=int, default=3, help="measured turns of each side")
-    parser.add_argument("--steps", type=int, default=4, help="a turn")
+    parser.add_argument("--steps", type=int, default=4, help="steps per turn")
     parser.add_argument("--side", choices=TUNINGS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.side:
@@ -49,7 +49,7 @@ def main() -> None:
         lines.append(f"| {size}, {SEQUENCES[size]} x {LENGTH} | {cells} |")
     note = (
         f"bf16; medians of {arguments.turns} alternating turns of {arguments.steps} steps, after "
-        f"{NUM_BATCHES} that compile."
+        f"{NUM_BATCHES} warm-up steps that compile."
     )
     report("tunings", "The usual stack, tuned", [*lines, "", note], {"bf16": max(rates)})
 

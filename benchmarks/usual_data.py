@@ -1,4 +1,4 @@
-"""What the usual script trains on: windows of running text, or our sentence pairs."""
+"""Training data of the usual script: windows of running text, or our sentence pairs."""
 
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,9 @@ from pipelines.stages.examples.batches import ExampleReader
 
 
 def windows(corpus: Artifact, kept: Path, tokenizer: Any, max_tokens: int) -> "Windows":
-    """The training texts in a row, cut into [CLS] window [SEP]; a rest is left out.
+    """The training texts joined and cut into [CLS] window [SEP]; the remainder is dropped.
 
-    Tokenized once and `kept`: no side has that on its clock.
+    Tokenized once and kept in a file: this counts in no side's time.
     """
     if not kept.is_file():
         parts: list[NDArray[np.int32]] = []
@@ -54,18 +54,18 @@ class Pairs(Dataset):
     def __init__(self, examples: Artifact) -> None:
         reader = ExampleReader(examples, "train")
         self._rows = reader.rows(0, np.arange(reader.pass_sizes[0]))
-        self._begins = np.cumsum(self._rows.lengths) - self._rows.lengths
+        self._starts = np.cumsum(self._rows.lengths) - self._rows.lengths
         self.mean_tokens = float(self._rows.lengths.mean())
 
     def __len__(self) -> int:
-        return len(self._begins)
+        return len(self._starts)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        rows, begin, length = self._rows, self._begins[index], int(self._rows.lengths[index])
+        rows, start, length = self._rows, self._starts[index], int(self._rows.lengths[index])
         assert rows.is_random_next is not None
         b_start = int(rows.segment_b_start[index])
         return {
-            "input_ids": rows.input_ids[begin : begin + length].tolist(),
+            "input_ids": rows.input_ids[start : start + length].tolist(),
             "token_type_ids": [0] * b_start + [1] * (length - b_start),
             "next_sentence_label": int(rows.is_random_next[index]),
         }

@@ -1,14 +1,14 @@
-"""The usual stack, `transformers` and torch, as people use it and as one tunes it who knows it.
+"""The usual stack, `transformers` and torch, as people use it and as an expert tunes it.
 
 As people use it: the model's own forward pass on padded batches, torch's AdamW, clipping. Tuned:
 
 - no padding outside of attention (`benchmarks/reference_batches.py`);
 - the vocabulary's logits at masked positions only: `BertModel`, then `BertPreTrainingHeads` on the
   hidden states gathered there;
-- fused AdamW, clipping by `foreach`, gradients set to None, the C library's blocks kept, as ours;
-- weights cast once a step: autocast caches them within its block.
+- fused AdamW, clipping by `foreach`, gradients set to None, freed memory kept, as in ours;
+- weights cast once per step: autocast caches them within its block.
 
-`benchmarks/tunings.py` holds this choice against padded batches and against torch.compile.
+`benchmarks/tunings.py` compares this choice with padded batches and with torch.compile.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,11 +27,11 @@ from bert_core.hugging_face.tensors import to_hugging_face
 
 # Packed batches are compiled for any length, padded ones, whose shapes are all alike, for theirs.
 TUNINGS = ("packed", "padded", "packed, compiled", "padded, compiled")
-SETTLING_STEPS = 8  # as many as our own loop takes before it keeps freed blocks
+SETTLING_STEPS = 8  # as many as our own loop takes before it keeps freed memory
 
 
 def their_config(ours: EncoderConfig, **settings: Any) -> Any:
-    """The same encoder in the words of `transformers`."""
+    """The same encoder as a configuration of `transformers`."""
     from transformers import BertConfig
 
     return BertConfig(
@@ -48,7 +48,7 @@ def their_config(ours: EncoderConfig, **settings: Any) -> Any:
 
 
 def load_ours(reference: nn.Module, model: nn.Module) -> None:
-    """Give the reference our weights; raises KeyError where one of its own is not among them."""
+    """Copy our weights to the reference; raises KeyError if one of its parameters is missing."""
     tensors = to_hugging_face(dict(model.named_parameters()))
     with torch.no_grad():
         for name, parameter in reference.named_parameters():
@@ -56,7 +56,7 @@ def load_ours(reference: nn.Module, model: nn.Module) -> None:
 
 
 class Pretraining(nn.Module):
-    """`BertForPreTraining` with both losses, the vocabulary read at masked positions only."""
+    """`BertForPreTraining` with both losses and logits at masked positions only."""
 
     def __init__(self, config: Any) -> None:
         from transformers import BertForPreTraining
@@ -72,7 +72,7 @@ class Pretraining(nn.Module):
         labels: Tensor,
         next_sentence_labels: Tensor,
     ) -> Tensor:
-        """`first` and `masked` are rows of the hidden states, padding counted where there is."""
+        """`first` and `masked` are rows of the hidden states, counting any padding."""
         bert, heads = self.reference.bert, self.reference.cls
         hidden = bert(**inputs).last_hidden_state.flatten(0, 1)
         pooled = bert.pooler(hidden[first][:, None])
@@ -81,7 +81,7 @@ class Pretraining(nn.Module):
         return loss + pairs
 
     def arguments(self, batch: PretrainingBatch) -> tuple[Any, ...]:
-        """What `forward` takes for a batch, packed."""
+        """The arguments of `forward` for a batch, packed."""
         first, masked = batch.tokens.first_positions, batch.masked_positions
         labels = batch.masked_labels, batch.next_sentence_labels
         return packed(batch.tokens), first, masked, *labels
@@ -104,12 +104,12 @@ class Classification(nn.Module):
         return F.cross_entropy(self.reference.classifier(pooled).float(), labels)
 
     def arguments(self, batch: LabelledBatch) -> tuple[Any, ...]:
-        """What `forward` takes for a batch, packed."""
+        """The arguments of `forward` for a batch, packed."""
         return packed(batch.tokens), batch.tokens.first_positions, batch.labels
 
 
 class Steps:
-    """One optimizer step after the other over a few batches, in the usual words."""
+    """Optimizer steps over a few batches, as the usual training loop."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ def tuned_steps(
     bf16: bool,
     compiled: bool,
 ) -> Steps:
-    """Steps of the tuned stack on the CPU; compiled for any lengths where asked."""
+    """Steps of the tuned stack on the CPU; compiled for any lengths if `compiled`."""
     model.train()
     forward = torch.compile(model, dynamic=True) if compiled else model
     losses = [partial(forward, *model.arguments(batch)) for batch in batches]

@@ -1,11 +1,11 @@
-"""Learning a vocabulary, against the library's trainer as commonly called.
+"""Learning a vocabulary, compared with the library's trainer as commonly called.
 
     python benchmarks/vocabulary.py [--files 25] [--size 30522] [--rounds 3]
 
-Ours: the vocabulary stage, words counted by two Ray workers, from a corpus that is there already.
-Theirs: `WordPieceTrainer` on the same files, with BERT's normalizer and pre-tokenizer, on all
-cores. Both vocabularies then cut novels that neither has seen; how many tokens differ between two
-runs of the same side says whether it is reproducible.
+Ours: the vocabulary stage on an existing corpus, with words counted by two Ray workers. Theirs:
+`WordPieceTrainer` on the same files, with BERT's normalizer and pre-tokenizer, on all cores. Both
+vocabularies then tokenize unseen novels. The number of tokens that differ between two runs of the
+same side shows whether it is reproducible.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def our_step(folder: Path, files: list[str], size: int) -> Callable[[], None]:
     from pipelines.stages.vocabulary.settings import VocabularySettings
     from pipelines.stages.vocabulary.stage import build_vocabulary
 
-    # All files are for learning, as on the other side, but for the one that must be held out.
+    # All files are for training, as on the other side, except the one that must be held out.
     settings = CorpusSettings(sources=(PlainText(paths=tuple(files)),), heldout_fraction=0.01)
     context = StageContext(store=ArtifactStore(folder / "corpus"), num_workers=2)
     corpus = build_corpus(settings, context)
@@ -76,7 +76,7 @@ def their_step(folder: Path, files: list[str], size: int) -> Callable[[], None]:
 
 
 def tokens_per_word(tokens: list[str], texts: list[str]) -> float:
-    """How finely a vocabulary cuts texts."""
+    """The mean number of tokens per word of texts."""
     tokenizer = WordPieceTokenizer(tokens)
     num_words = sum(len(text.split()) for text in texts)
     return sum(len(ids) for ids in tokenizer.encode_batch(texts)) / num_words
@@ -104,7 +104,7 @@ def main() -> None:
         )
         unseen = [path.read_text(encoding="utf-8") for path in paths[-HELDOUT_NOVELS:]]
         lines = [
-            "| | seconds | tokens | tokens a word, unseen novels | tokens that differ by run |",
+            "| | seconds | tokens | tokens per word, unseen novels | tokens that differ by run |",
             "|---|---|---|---|---|",
         ]
         for side in SIDES:

@@ -1,1 +1,1 @@
-"""Real servers of a team's platform on one machine: for its test, its drills and its load test."""
+"""Real servers of a team's platform on one machine, for tests, the restore drill and load test."""

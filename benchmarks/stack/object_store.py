@@ -1,8 +1,8 @@
 """An S3 server on the loopback: Ceph's gateway from Debian's packages, else moto's server.
 
-Ceph is a whole store in miniature: one monitor, one OSD that keeps its objects in memory, and the
-RADOS gateway, which checks signatures and refuses to create what is there. moto's server is what a
-machine without Ceph has; it checks no signature.
+Ceph is a minimal cluster: one monitor, one OSD that keeps its objects in memory, and the RADOS
+gateway, which checks signatures and refuses to create what exists. Machines without Ceph use moto's
+server; it checks no signature.
 """
 
 import os
@@ -23,8 +23,8 @@ from flows.services.health import free_port
 BUCKET = "bertsmith"
 _USER = "bertsmith"
 _PROGRAMS = ("ceph-mon", "ceph-osd", "ceph", "monmaptool", "radosgw", "radosgw-admin")
-# The cluster behind the gateway trusts whoever reaches it: all of it listens on the loopback, and
-# holds nothing but a test's data.
+# The cluster behind the gateway has no authentication: it listens only on the loopback and has only
+# test data.
 _CEPH = """
 [global]
 fsid = {cluster}
@@ -59,7 +59,7 @@ debug rgw = 0
 
 
 class ObjectStore:
-    """An S3 server with one bucket, `BUCKET`, that one user may use."""
+    """An S3 server with one bucket, `BUCKET`, and one user."""
 
     def __init__(self, folder: Path) -> None:
         self.is_ceph = all(map(shutil.which, _PROGRAMS))
@@ -72,7 +72,7 @@ class ObjectStore:
         self.servers = self._ceph() if self.is_ceph else [self._moto()]
 
     def start(self) -> None:
-        """Return when the bucket is there."""
+        """Start it and create the bucket."""
         if self.is_ceph:
             self._start_ceph()
         else:
@@ -80,12 +80,12 @@ class ObjectStore:
         self.client().create_bucket(Bucket=BUCKET)
 
     def stop(self) -> None:
-        """End it; what it holds is gone."""
+        """Stop it; its contents are lost."""
         for server in reversed(self.servers):
             server.stop()
 
     def answers(self) -> bool:
-        """Whether it takes requests."""
+        """Whether it accepts requests."""
         try:
             urllib.request.urlopen(self.url, timeout=5).close()
         except urllib.error.HTTPError:
@@ -95,16 +95,16 @@ class ObjectStore:
         return True
 
     def version(self) -> str:
-        """Which server in which version."""
+        """The server's name and version."""
         if self.is_ceph:
-            said = subprocess.run(["radosgw", "--version"], capture_output=True, text=True)
-            return f"Ceph RADOS gateway {said.stdout.split()[2]}"
+            output = subprocess.run(["radosgw", "--version"], capture_output=True, text=True)
+            return f"Ceph RADOS gateway {output.stdout.split()[2]}"
         from importlib.metadata import version
 
         return f"moto's server {version('moto')}"
 
     def environment(self, url: str = "") -> dict[str, str]:
-        """What clients find in their environment; `url` where something stands before it."""
+        """Environment of clients; `url` if something else, such as a proxy, is in front of it."""
         return {
             "AWS_ENDPOINT_URL": url or self.url,
             "AWS_ACCESS_KEY_ID": self.access_key,
@@ -113,7 +113,7 @@ class ObjectStore:
         }
 
     def client(self, **changed: str):  # type: ignore[no-untyped-def]  # boto3 has no types
-        """boto3's client of it; `changed` replaces keys, for those who may not enter."""
+        """A boto3 client; `changed` replaces keys, for clients without access."""
         return boto3.client(
             "s3",
             endpoint_url=self.url,
@@ -127,7 +127,7 @@ class ObjectStore:
         return sorted(self.digests_below(prefix))
 
     def digests_below(self, prefix: str) -> dict[str, str]:
-        """What the server gives as each object's ETag, by name."""
+        """The ETag of each object, by name."""
         pages = self.client().get_paginator("list_objects_v2")
         return {
             found["Key"]: found["ETag"]
@@ -136,7 +136,7 @@ class ObjectStore:
         }
 
     def add_key(self) -> Mapping[str, str]:
-        """Another pair of keys of the same user: what a rotation begins with."""
+        """Create another pair of keys for the same user, as the first step of a rotation."""
         pair = {"access_key": uuid.uuid4().hex, "secret_key": uuid.uuid4().hex}
         self._admin(
             "key", "create", f"--uid={_USER}", "--key-type=s3",
@@ -145,7 +145,7 @@ class ObjectStore:
         return pair
 
     def remove_key(self, access_key: str) -> None:
-        """From now on nobody enters with it."""
+        """Revoke a key."""
         self._admin("key", "rm", f"--uid={_USER}", "--key-type=s3", f"--access-key={access_key}")
 
     def _moto(self) -> Server:
@@ -187,10 +187,10 @@ class ObjectStore:
         map_file, osd_id = str(self._folder / "monmap"), str(uuid.uuid4())
         self._call("monmaptool", "--create", "--addv", "a", address, "--fsid", cluster, map_file)
         self._call("ceph-mon", "--mkfs", "-i", "a", "--monmap", map_file)
-        monitor.start(lambda: "quorum" in self._said("ceph", "--connect-timeout=5", "-s"))
+        monitor.start(lambda: "quorum" in self._output("ceph", "--connect-timeout=5", "-s"))
         self._call("ceph", "osd", "new", osd_id, "0")
         self._call("ceph-osd", "-i", "0", "--mkfs", "--osd-uuid", osd_id)
-        osd.start(lambda: " 1 up" in self._said("ceph", "--connect-timeout=5", "osd", "stat"))
+        osd.start(lambda: " 1 up" in self._output("ceph", "--connect-timeout=5", "osd", "stat"))
         self._admin(
             "user", "create", f"--uid={_USER}", "--display-name=Bertsmith",
             f"--access-key={self.access_key}", f"--secret-key={self.secret_key}",
@@ -206,7 +206,7 @@ class ObjectStore:
             raise RuntimeError(f"{program} failed: {completed.stderr.strip()[-2000:]}")
         return completed.stdout
 
-    def _said(self, program: str, *arguments: str) -> str:
+    def _output(self, program: str, *arguments: str) -> str:
         return self._run(program, *arguments).stdout
 
     def _run(self, program: str, *arguments: str) -> "subprocess.CompletedProcess[str]":

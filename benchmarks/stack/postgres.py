@@ -1,4 +1,4 @@
-"""PostgreSQL from Debian's package, in a folder of its own, on the loopback, with a password."""
+"""PostgreSQL from Debian's package, in its own folder, on the loopback, with a password."""
 
 import os
 import secrets
@@ -14,7 +14,7 @@ _USER = "bertsmith"
 
 
 def binaries() -> Path | None:
-    """The folder of the newest server that is installed; None where there is none."""
+    """The folder of the newest installed server, or None."""
     found = [
         folder
         for folder in Path("/usr/lib/postgresql").glob("*/bin")
@@ -27,7 +27,7 @@ def binaries() -> Path | None:
 
 
 class Postgres:
-    """One cluster of databases; it starts empty and lasts as long as its folder."""
+    """A PostgreSQL server; it starts empty and its data lasts as long as its folder."""
 
     def __init__(self, folder: Path) -> None:
         found = binaries()
@@ -63,11 +63,11 @@ class Postgres:
         )
 
     def start(self) -> None:
-        """Return when it answers."""
+        """Start it and wait until it answers."""
         self.server.start(self.answers)
 
     def stop(self) -> None:
-        """End it as its package does: connections are cut, nothing is lost."""
+        """Stop it as its package does: connections are closed, nothing is lost."""
         try:
             if self.server.is_running():
                 self._call(
@@ -78,36 +78,35 @@ class Postgres:
             self.server.stop()
 
     def answers(self) -> bool:
-        """Whether it takes connections."""
+        """Whether it accepts connections."""
         command = [str(self._binaries / "pg_isready"), "-h", "127.0.0.1", "-p", str(self.port)]
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
     def version(self) -> str:
-        """Of the server."""
-        said = self._call("postgres", "--version")
-        return said.split()[2]
+        """The server's version."""
+        return self._call("postgres", "--version").split()[2]
 
     def uri(self, database: str, driver: str = "postgresql") -> str:
-        """How clients name the database; it holds the password."""
+        """The database URI for clients; it includes the password."""
         return f"{driver}://{_USER}:{self.password}@127.0.0.1:{self.port}/{database}"
 
     def create(self, database: str) -> None:
-        """A new, empty database."""
+        """Create an empty database."""
         self.client("createdb", database)
 
     def sql(self, database: str, statement: str) -> str:
-        """What a statement answers, fields between tabs."""
+        """The output of a statement, with fields separated by tabs."""
         arguments = ["--no-align", "--tuples-only", "--field-separator=\t", "--command", statement]
         return self.client("psql", *arguments, "--dbname", database).strip()
 
-    def stranger(self) -> str:
-        """What somebody with another password gets. Raises RuntimeError: a refusal."""
+    def connect_with_wrong_password(self) -> str:
+        """Try to connect. Raises RuntimeError: it is refused."""
         connection = ["--host=127.0.0.1", f"--port={self.port}", f"--username={_USER}"]
         select = ["--command=select 1", "--dbname=postgres"]
         return self._call("psql", *connection, *select, PGPASSWORD="wrong")
 
     def client(self, program: str, *arguments: str) -> str:
-        """What one of PostgreSQL's own programs says, as the owner of the databases."""
+        """Run one of PostgreSQL's programs as the owner of the databases; returns its output."""
         connection = ["--host=127.0.0.1", f"--port={self.port}", f"--username={_USER}"]
         return self._call(program, *connection, *arguments, PGPASSWORD=self.password)
 

@@ -1,4 +1,4 @@
-"""A server in a process of its own: started, waited for, ended with all that it started."""
+"""A server in its own process: started, waited for, stopped with all its children."""
 
 import os
 import pwd
@@ -10,13 +10,13 @@ from pathlib import Path
 
 import psutil
 
-_START_SECONDS = 600.0  # on a machine that is busy besides, imports take minutes
+_START_SECONDS = 600.0  # on a busy machine, imports take minutes
 _STOP_SECONDS = 20.0
 _POLL_SECONDS = 0.2
 
 
 class Server:
-    """One program that serves until it is stopped; its output is in its log."""
+    """One program that runs until it is stopped; its output is in its log."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, is_ready: Callable[[], bool] = lambda: True) -> None:
-        """Start it and return when it is ready. Raises RuntimeError with what it said."""
+        """Start it and wait until it is ready. Raises RuntimeError with its output."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -53,13 +53,13 @@ class Server:
         while not is_ready():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.stop()
-                said = self.log.read_text(errors="replace")[-3000:]
-                raise RuntimeError(f"{self.name} did not start; it said: {said}")
+                output = self.log.read_text(errors="replace")[-3000:]
+                raise RuntimeError(f"{self.name} did not start; its output: {output}")
             time.sleep(_POLL_SECONDS)
 
     @property
     def pid(self) -> int:
-        """Of the process that was started. Raises RuntimeError where none was."""
+        """The id of the started process. Raises RuntimeError if there is none."""
         if self._process is None:
             raise RuntimeError(f"{self.name} was not started")
         return self._process.pid
@@ -69,9 +69,9 @@ class Server:
         return self._process is not None and self._process.poll() is None
 
     def resident_bytes(self) -> int:
-        """Of it and all that it started; 0 where it does not run."""
+        """Resident memory of it and all its children; 0 if it does not run."""
         total = 0
-        for process in self.family():
+        for process in self.processes():
             try:
                 total += process.memory_info().rss
             except psutil.NoSuchProcess:
@@ -79,34 +79,34 @@ class Server:
         return total
 
     def stop(self) -> None:
-        """Tell it to end, and end what does not."""
+        """Terminate it, and kill what does not end."""
         if self._process is None:
             return
-        family = self.family()
+        processes = self.processes()
         self._process.terminate()
-        _, stubborn = psutil.wait_procs(family, timeout=_STOP_SECONDS)
+        _, stubborn = psutil.wait_procs(processes, timeout=_STOP_SECONDS)
         for process in stubborn:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         self._process.wait()
 
     def kill(self) -> None:
-        """SIGKILL, to it alone."""
+        """Send SIGKILL to this process only."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
-    def family(self) -> list[psutil.Process]:
-        """Every process of it that lives."""
+    def processes(self) -> list[psutil.Process]:
+        """All its running processes."""
         try:
             parent = psutil.Process(self.pid)
             return [parent, *parent.children(recursive=True)]
-        except psutil.NoSuchProcess:  # what it left behind is still of its session
+        except psutil.NoSuchProcess:  # what it left behind is still in its session
             return [each for each in psutil.process_iter() if _session(each.pid) == self.pid]
 
 
 def ordinary_user(*names: str) -> str | None:
-    """For servers that refuse to run as root: the first of these users, where this is root."""
+    """For servers that refuse to run as root: the first of these users if this is root."""
     if os.geteuid() != 0:
         return None
     known = {entry.pw_name for entry in pwd.getpwall()}
@@ -125,7 +125,7 @@ def _group_of(user: str | None) -> int | None:
 
 
 def own_folder(folder: Path, user: str | None) -> Path:
-    """`folder`, made, and given to `user` where that is another one."""
+    """Create `folder`; it belongs to `user` if one is given."""
     folder.mkdir(parents=True)
     if user is not None:
         entry = pwd.getpwnam(user)

@@ -1,4 +1,4 @@
-"""Runs of deployments on a platform: starting them, and what becomes of them."""
+"""Runs of deployments on a platform: start them, and wait for them."""
 
 import subprocess
 import sys
@@ -17,13 +17,13 @@ from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary
 from benchmarks.stack.whole import Stack
 
 _COMMAND_SECONDS = 900.0
-_POLL_SECONDS = 2.0  # each look is a load on the servers, too
-AWAY = (httpx.HTTPError, PrefectHTTPStatusError)  # what a server without its database answers
+_POLL_SECONDS = 2.0  # each poll is a load on the servers, too
+UNAVAILABLE = (httpx.HTTPError, PrefectHTTPStatusError)  # errors of a server without its database
 
 
 @contextmanager
 def client_of(stack: Stack) -> Iterator[SyncPrefectClient]:
-    """Prefect's own client, let in."""
+    """Prefect's own client, with credentials."""
     settings = {
         PREFECT_API_URL: f"{stack.prefect_url}/api",
         PREFECT_API_AUTH_STRING: stack.credentials.text,
@@ -33,16 +33,16 @@ def client_of(stack: Stack) -> Iterator[SyncPrefectClient]:
 
 
 def call(stack: Stack, *command: str, check: bool = True, **environment: str) -> str:
-    """What a module of ours or of Prefect's says, as a client of the platform."""
-    return _said(stack, ["-m", *command], check, environment)
+    """Run a module of ours or of Prefect as a client of the platform; returns its output."""
+    return _run(stack, ["-m", *command], check, environment)
 
 
 def bertsmith(stack: Stack, *command: str, check: bool = True, **environment: str) -> str:
-    """What a command of ours says, typed by someone who runs the platform."""
-    return _said(stack, ["-c", "from flows.cli import main; main()", *command], check, environment)
+    """Run a `bertsmith` command as an operator of the platform; returns its output."""
+    return _run(stack, ["-c", "from flows.cli import main; main()", *command], check, environment)
 
 
-def _said(stack: Stack, arguments: list[str], check: bool, environment: dict[str, str]) -> str:
+def _run(stack: Stack, arguments: list[str], check: bool, environment: dict[str, str]) -> str:
     folder = stack.folder / "operator"
     (folder / "home").mkdir(parents=True, exist_ok=True)
     completed = subprocess.run(
@@ -53,32 +53,32 @@ def _said(stack: Stack, arguments: list[str], check: bool, environment: dict[str
         check=False,
         timeout=_COMMAND_SECONDS,
     )
+    output = completed.stdout + completed.stderr
     if check and completed.returncode:
-        said = completed.stdout + completed.stderr
-        raise RuntimeError(f"{' '.join(arguments)} failed: {said}")
-    return completed.stdout + completed.stderr
+        raise RuntimeError(f"{' '.join(arguments)} failed: {output}")
+    return output
 
 
 def trigger(stack: Stack, deployment: str, parameters: dict[str, Any], **options: Any) -> UUID:
-    """The id of a new run of the deployment `flow/name`."""
+    """Start a run of the deployment `flow/name`; returns its id."""
     with client_of(stack) as client:
         found = client.read_deployment_by_name(deployment)
         return client.create_flow_run_from_deployment(found.id, parameters=parameters, **options).id
 
 
 def read(stack: Stack, flow_run: UUID) -> FlowRun | None:
-    """What Prefect says of the run; None where it does not answer just now."""
+    """The run from Prefect; None if the server does not answer."""
     try:
         with client_of(stack) as client:
             return client.read_flow_run(flow_run)
-    except AWAY:
+    except UNAVAILABLE:
         return None
 
 
-def ended(stack: Stack, flow_run: UUID, seconds: float = 3600.0) -> FlowRun:
-    """The run, once it has ended.
+def wait_for_run(stack: Stack, flow_run: UUID, seconds: float = 3600.0) -> FlowRun:
+    """Wait for the end of a run; returns it.
 
-    Raises RuntimeError where it does not in time, or no worker is left to run it.
+    Raises RuntimeError if it does not end in time, or if a worker has ended.
     """
     last: FlowRun | None = None
 
@@ -86,8 +86,8 @@ def ended(stack: Stack, flow_run: UUID, seconds: float = 3600.0) -> FlowRun:
         nonlocal last
         for worker in stack.workers:
             if not worker.is_running():
-                said = worker.log.read_text(errors="replace")[-3000:]
-                raise RuntimeError(f"{worker.name} has ended; it said: {said}")
+                output = worker.log.read_text(errors="replace")[-3000:]
+                raise RuntimeError(f"{worker.name} has ended; its output: {output}")
         last = read(stack, flow_run)
         return last is not None and last.state is not None and last.state.is_final()
 
@@ -99,10 +99,10 @@ def ended(stack: Stack, flow_run: UUID, seconds: float = 3600.0) -> FlowRun:
 def wait_until(
     is_so: Callable[[], bool], seconds: float, what: str, every_seconds: float = _POLL_SECONDS
 ) -> float:
-    """How long it took. Raises RuntimeError, saying what was waited for, where it took too long."""
+    """The seconds until `is_so`. Raises RuntimeError with `what` if it takes too long."""
     started = time.monotonic()
     while not is_so():
         if time.monotonic() - started > seconds:
-            raise RuntimeError(f"{what}: waited {seconds:.0f} s in vain")
+            raise RuntimeError(f"{what}: still not after {seconds:.0f} s")
         time.sleep(every_seconds)
     return time.monotonic() - started

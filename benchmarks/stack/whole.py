@@ -1,6 +1,6 @@
-"""A team's platform on one machine: PostgreSQL, S3, Prefect, MLflow, and workers of Prefect's.
+"""A team's platform on one machine: PostgreSQL, S3, Prefect, MLflow, and Prefect workers.
 
-Each server is a process of its own with a folder of its own; nothing listens beside the loopback.
+Each server has its own process and folder; all of them listen only on the loopback.
 """
 
 import os
@@ -25,7 +25,7 @@ _FOREIGN = ("PREFECT_", "MLFLOW_", "BERTSMITH_", "AWS_", "RAY_")
 
 
 def missing_servers() -> str:
-    """What must be installed for a platform, in a sentence; empty where all of it is."""
+    """What must still be installed for a platform, in a sentence; empty if nothing."""
     if binaries() is None:
         return "PostgreSQL's server must be installed (Debian: postgresql)"
     try:
@@ -36,7 +36,7 @@ def missing_servers() -> str:
 
 
 class Stack:
-    """The servers, and what their clients find in their environment."""
+    """The servers, and the environment of their clients."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -50,7 +50,7 @@ class Stack:
         self.workers: list[Server] = []
 
     def start(self) -> None:
-        """Return when all servers answer."""
+        """Start all servers and wait until they answer."""
         self.postgres.start()
         for database in ("prefect", "mlflow"):
             self.postgres.create(database)
@@ -59,7 +59,7 @@ class Stack:
         self.mlflow.start(lambda: answers(f"{self.mlflow_url}/health"))
 
     def stop(self) -> None:
-        """End everything, in the order in which it depends on each other, whatever fails."""
+        """Stop everything, dependents first, even if something fails."""
         with ExitStack() as last_first:
             last_first.callback(self.postgres.stop)
             last_first.callback(self.store.stop)
@@ -67,7 +67,7 @@ class Stack:
                 last_first.callback(server.stop)
 
     def start_worker(self, name: str, pool: str, **environment: str) -> Server:
-        """A worker of a work pool, in folders of its own, with this environment besides."""
+        """Start a worker of a work pool, in its own folders, with this environment in addition."""
         folder = self.folder / name
         for own in ("home", "cache"):
             (folder / own).mkdir(parents=True)
@@ -82,7 +82,7 @@ class Stack:
         return server
 
     def clients(self, folder: Path) -> dict[str, str]:
-        """The environment of a client whose own files lie in `folder`."""
+        """The environment of a client whose own files are in `folder`."""
         return {
             **_plain_environment(),
             "HOME": str(folder / "home"),
@@ -140,8 +140,8 @@ class Stack:
 
 @contextmanager
 def started_stack() -> Iterator[Stack]:
-    """A platform in a folder of its own, ended and removed on leaving."""
-    folder = Path(tempfile.mkdtemp(prefix="s-"))  # short: sockets lie below it
+    """A platform in its own folder, stopped and removed on exit."""
+    folder = Path(tempfile.mkdtemp(prefix="s-"))  # short: it contains sockets
     folder.chmod(0o755)  # PostgreSQL runs as another user
     stack = None
     try:
@@ -155,7 +155,7 @@ def started_stack() -> Iterator[Stack]:
 
 
 def _plain_environment() -> Mapping[str, str]:
-    """Of this process, without what points it at other servers."""
+    """The environment of this process, without what points to other servers."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(_FOREIGN)}
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {

@@ -187,7 +187,7 @@ def test_a_node_of_ray_that_is_killed_takes_the_command_along() -> None:
         """The command and its node; on a busy machine a raylet may give up, and another starts."""
         for tries_left in (2, 1, 0):
             process = entry_point(
-                **cluster.of_drivers,
+                **cluster.driver_env,
                 BERTSMITH_RAY_HEAD=cluster.address,
                 PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
                 RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="1",

@@ -20,7 +20,7 @@ from ray.autoscaler._private.fake_multi_node.node_provider import (
 )
 from ray.autoscaler.tags import TAG_RAY_USER_NODE_TYPE
 
-from benchmarks.raylets import Node, Raylets, raylets, started_node
+from benchmarks.raylets import Node, Raylets, raylets, start_node
 
 _COMMANDS = (
     "initialization", "setup", "head_setup", "worker_setup", "head_start_ray", "worker_start_ray",
@@ -37,7 +37,7 @@ class Machines(FakeMultiNodeProvider):
         folder = Path(self.provider_config["folder"])
         with self.lock:
             name = self._next_hex_node_id()
-            node = started_node(
+            node = start_node(
                 folder / f"m{self._next_node_id}",
                 f"127.0.1.{self._next_node_id}",
                 int(resources["CPU"]),

@@ -14,10 +14,10 @@ import pytest
 from benchmarks.raylets import Raylets, raylets
 from benchmarks.recorded_training import (
     Outcome,
-    Training,
-    awaited,
+    TrainingRun,
     batches_by_step,
-    beginnings,
+    step_starts,
+    wait_for_step,
 )
 from tests.integration.object_stores import BUCKET, keys_below, s3_server
 from tests.pipelines.small_data import invented_text
@@ -108,7 +108,7 @@ def made_by(driver: "subprocess.Popen[str]") -> dict[str, Any]:
 def made(cluster: Raylets, drivers: dict[str, str]) -> dict[str, Any]:
     """What the data stages made on two nodes, of which one was lost."""
     _, lost = cluster.join_all(2, 2)
-    driver = data_stages(STORE, 4, **drivers, **cluster.of_drivers)
+    driver = data_stages(STORE, 4, **drivers, **cluster.driver_env)
     assert driver.stdout is not None
     for line in driver.stdout:
         if line == "progress of corpus\n":
@@ -127,8 +127,10 @@ def test_the_data_stages_make_the_bytes_of_one_machine(
     assert alone == made
 
 
-def training(made: dict[str, Any], store: str, record: Path, workers: int, **more: Any) -> Training:
-    return Training(
+def training(
+    made: dict[str, Any], store: str, record: Path, workers: int, **more: Any
+) -> TrainingRun:
+    return TrainingRun(
         data=STORE, examples=made["examples"][0], vocabulary=made["vocabulary"][0], store=store,
         record=str(record), workers=workers, threads=4 // workers, settings=SETTINGS, **more,
     )  # fmt: skip
@@ -144,7 +146,7 @@ def alone(
     with raylets(4) as one_node:
         for workers in (2, 4):
             job = training(made, f"{folder}/store{workers}", folder / f"notes{workers}", workers)
-            outcomes[workers] = Outcome.of(job.start(**drivers, **one_node.of_drivers))
+            outcomes[workers] = Outcome.of(job.start(**drivers, **one_node.driver_env))
     return outcomes
 
 
@@ -160,8 +162,8 @@ def test_a_training_on_two_nodes_ends_with_the_bits_of_one_machine(
     while len(cluster.nodes) < 2:
         cluster.join(2)
     job = training(made, f"{STORE}{workers}", tmp_path, workers, slow_seconds=0.5)
-    driver = job.start(**drivers, **cluster.of_drivers)
-    met = awaited(driver, tmp_path, lambda b: b.step >= LOST_AT_STEP)
+    driver = job.start(**drivers, **cluster.driver_env)
+    met = wait_for_step(driver, tmp_path, lambda b: b.step >= LOST_AT_STEP)
     assert met.num_ranks == workers
     cluster.lose(cluster.nodes[-1])
     cluster.join(2)
@@ -171,7 +173,7 @@ def test_a_training_on_two_nodes_ends_with_the_bits_of_one_machine(
     assert outcome.resumed_from[0] <= LOST_AT_STEP + 5
     assert outcome.history == alone[workers].history
     assert outcome.weights == alone[workers].weights
-    noted = beginnings(tmp_path)
+    noted = step_starts(tmp_path)
     assert {len({b.process for b in noted if b.at <= met.at}), met.num_ranks} == {workers}
     assert all(
         len(digests) == 1 for step in batches_by_step(noted).values() for digests in step.values()

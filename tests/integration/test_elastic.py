@@ -26,7 +26,7 @@ def test_one_two_and_four_workers_and_two_one_two_take_the_same_steps(
     changed, changes = changing(data, tmp_path, NUM_STEPS)
     assert [change.num_ranks for change in changes] == [1, 2]
     assert len(changed.outcome.resumed_from) == 2
-    noted = [list(group) for _, group in groupby(changed.noted, lambda b: b.num_ranks)]
+    noted = [list(group) for _, group in groupby(changed.starts, lambda b: b.num_ranks)]
     assert [group[0].num_ranks for group in noted] == [2, 1, 2]
     assert [group[0].step for group in noted[1:]] == changed.outcome.resumed_from
     for before, after in pairwise(noted):

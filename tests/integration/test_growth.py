@@ -13,7 +13,7 @@ import pytest
 from benchmarks.alternating import ROOT
 from benchmarks.elastic import settings
 from benchmarks.raylets import Raylets
-from benchmarks.recorded_training import Outcome, Training, beginnings
+from benchmarks.recorded_training import Outcome, TrainingRun, step_starts
 from pipelines.artifacts import Artifact
 from tests.integration.autoscaled import autoscaled
 
@@ -60,7 +60,7 @@ def cluster() -> Iterator[Raylets]:
 def program(code: str, cluster: Raylets) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "-c", code], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **cluster.of_drivers},
+        env={**os.environ, "PYTHONPATH": str(ROOT), **cluster.driver_env},
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
 
@@ -81,8 +81,8 @@ def await_none(cluster: Raylets) -> None:
 
 def training(
     examples: Artifact, vocabulary: Artifact, folder: Path, wait_for_nodes_seconds: int
-) -> Training:
-    return Training(
+) -> TrainingRun:
+    return TrainingRun(
         data=str(Path(examples.root).parents[1]), examples=examples.fingerprint,
         vocabulary=vocabulary.fingerprint, store=str(folder / "store"),
         record=str(folder / "notes"), workers=2, threads=2,  # so that each takes a node
@@ -95,7 +95,7 @@ def test_without_a_wait_a_training_is_refused_and_no_node_comes(
 ) -> None:
     job = training(small_examples, small_vocabulary, tmp_path, 0)
     with pytest.raises(RuntimeError, match=r"add a node, or raise runtime\.wait_for_nod"):
-        Outcome.of(job.start(**cluster.of_drivers))
+        Outcome.of(job.start(**cluster.driver_env))
     assert found(cluster)[0] == "0"
 
 
@@ -131,7 +131,7 @@ def test_with_a_wait_it_runs_to_its_end_on_nodes_that_came_and_that_go_again(
     cluster: Raylets, small_examples: Artifact, small_vocabulary: Artifact, tmp_path: Path
 ) -> None:
     job = training(small_examples, small_vocabulary, tmp_path, 300)
-    outcome = Outcome.of(job.start(**cluster.of_drivers))
+    outcome = Outcome.of(job.start(**cluster.driver_env))
     assert len(outcome.losses()) == NUM_STEPS
-    assert {each.num_ranks for each in beginnings(Path(job.record))} == {2}
+    assert {each.num_ranks for each in step_starts(Path(job.record))} == {2}
     await_none(cluster)

@@ -61,12 +61,12 @@ def answered(folder: Path, store: str, *cpus: int) -> tuple[str, list[dict[str, 
         said = bertsmith(
             "run", "--encoder", "encoder", "--labels", "rows.jsonl", "--task", "ranking.py",
             "--training-workers", "2", *options,
-            folder=folder, **own, **cluster.of_drivers,
+            folder=folder, **own, **cluster.driver_env,
         )  # fmt: skip
         code.unlink()
         bertsmith(
             "predict", "--model", "own-task/1", "--batch", "requests.jsonl", "--to", "answers",
-            folder=folder, **own, **cluster.of_drivers,
+            folder=folder, **own, **cluster.driver_env,
         )  # fmt: skip
     return said, pq.read_table(folder / "answers").to_pylist()
 

@@ -32,5 +32,5 @@ def platform() -> Iterator[Platform]:
         with raylets(**through) as cluster:
             cluster.join_all(*NODES)
             bertsmith(stack, "deploy")
-            stack.start_worker("worker", "bertsmith-training", **{**through, **cluster.of_drivers})
+            stack.start_worker("worker", "bertsmith-training", **{**through, **cluster.driver_env})
             yield Platform(stack, cluster, busy)

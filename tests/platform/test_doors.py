@@ -40,7 +40,7 @@ def test_a_stranger_reads_and_changes_nothing(platform: Platform) -> None:
     assert status(f"{prefect}/work_pools/filter", "POST", b"{}") in (401, 403)
     assert status(f"{mlflow}/api/2.0/mlflow/registered-models/create", "POST", b"{}") == 401
     with pytest.raises(RuntimeError, match="password authentication failed"):
-        stack.postgres.stranger()
+        stack.postgres.connect_with_wrong_password()
 
 
 def test_the_store_asks_for_a_signature(platform: Platform) -> None:
@@ -69,7 +69,7 @@ def test_servers_listen_on_the_loopback_alone(platform: Platform) -> None:
     stack = platform.stack
     servers = [stack.postgres.server, stack.prefect, stack.mlflow, *stack.store.servers]
     for server in (*servers, *stack.workers):
-        for process in server.family():
+        for process in server.processes():
             listening = [
                 connection.laddr.ip
                 for connection in process.net_connections("inet")

@@ -16,7 +16,7 @@ def test_no_secret_stands_in_arguments_or_logs(platform: Platform) -> None:
         stack.credentials.password,
         stack.postgres.password,
         stack.store.secret_key,
-        platform.cluster.of_drivers["RAY_AUTH_TOKEN"],
+        platform.cluster.driver_env["RAY_AUTH_TOKEN"],
     )
     shown = subprocess.run(
         ["ps", "-e", "-o", "args"], capture_output=True, text=True, check=True

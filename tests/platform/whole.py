@@ -9,7 +9,7 @@ from mlflow import MlflowClient
 
 from benchmarks.raylets import Raylets
 from benchmarks.stack.object_store import BUCKET
-from benchmarks.stack.runs import ended, read, trigger, wait_until
+from benchmarks.stack.runs import read, trigger, wait_for_run, wait_until
 from benchmarks.stack.whole import Stack
 from pipelines.registry.finding import VERIFIED_TAG
 from tests.integration.busy_stores import BusyStore
@@ -93,7 +93,7 @@ class Platform:
 
     def finished(self, flow_run: UUID) -> None:
         """Return when the run was completed; an error says what it ended with instead."""
-        state = ended(self.stack, flow_run).state
+        state = wait_for_run(self.stack, flow_run).state
         assert state is not None
         assert state.is_completed(), f"{state.name}: {state.message}"
 
