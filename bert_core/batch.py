@@ -43,9 +43,10 @@ class LabelledBatch(OfTensors):
     1; regression [B] float; token classification [T] int64, `IGNORED_LABEL` where a token has
     none; multiple choice [B / C] int64 over C successive sequences each; span prediction [B, 2]
     int64, first and last token of the answer counted from the sequence's start, both 0 where
-    there is none; sentence embedding [N] over N first texts, N second ones and any number more,
-    float for cosines, int64 for what the pairs are about. A language model predicts the next
-    token and takes no labels: `labels` then holds [T] targets from `next_token_labels`.
+    there is none; sentence embedding, over N first texts, N second ones and any number more, [N]
+    float for cosines, [N] int64 topics or [N, 2] int64 numbers of first and second texts. A
+    language model predicts the next token and takes no labels: `labels` then holds [T] targets from
+    `next_token_labels`.
     """
 
     tokens: RaggedBatch

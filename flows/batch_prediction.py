@@ -9,7 +9,7 @@ from pydantic import Field
 from flows.reporting.progress import ProgressReporter
 from flows.reporting.publishing import costing_the_page_alone
 from flows.run import network_task
-from flows.stopping import cancel_if_stopped, enter_flow, flow_in_progress
+from flows.stopping import cancel_if_stopped, enter_flow, flow_in_progress, wait_for_last_try
 from pipelines.artifacts import Artifact
 from pipelines.config.errors import redacted
 from pipelines.inference.batch_prediction import KIND, BatchSettings, build_predictions
@@ -41,6 +41,7 @@ def batch_prediction(recipe: BatchPredictionRecipe = _DEFAULT) -> Artifact:
     settings = BatchSettings(**recipe.model_dump(exclude={"runtime"}))
     with flow_in_progress(), ProgressReporter("batch-prediction") as progress:
         context = recipe.runtime.context(observe=progress.observe)
+        wait_for_last_try(context.store, progress.note)
         task = network_task(build_predictions).with_options(
             task_run_name=f"answers of {recipe.model}"
         )

@@ -164,8 +164,7 @@ def started_run(
             recipe=recipe, context=context, report=report, progress=progress, sampler=sampler,
             parent=parent, metrics=metrics,
         )  # fmt: skip
-        if flow_run.run_count > 1 and not context.store.is_local:
-            wait_for_last_try(UUID(flow_run.id), progress.note)
+        wait_for_last_try(context.store, progress.note)
         for sentence in deliver_kept(context.store, run.tracker):
             progress.note(sentence)
         try:

@@ -24,6 +24,8 @@ from filelock import FileLock, Timeout
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun
 
+    from pipelines.artifacts import ArtifactStore
+
 _SAME_STOP_SECONDS = 1.0
 _KILL_SECONDS = 30.0  # after which Prefect kills a process that it asked to stop
 _CLOCKS_SECONDS = 10.0  # by which clocks of two machines may differ
@@ -140,13 +142,17 @@ def cancel_if_stopped(flow: Any, flow_run: "FlowRun", state: Any) -> None:
         client.set_flow_run_state(flow_run.id, Cancelled(message=message), force=True)
 
 
-def wait_for_last_try(flow_run_id: UUID, note: Callable[[str], None]) -> None:
+def wait_for_last_try(store: "ArtifactStore", note: Callable[[str], None]) -> None:
     """Wait, at most 100 s, until the previous process cannot hold a claim any more.
 
     Prefect schedules a run again before its process has ended. On an object store the next process
     would take the claim for another builder's, and start over.
     """
-    seconds = seconds_to_wait(flow_run_id, datetime.now(UTC))
+    from prefect.runtime import flow_run
+
+    if store.is_local or flow_run.run_count < 2:
+        return
+    seconds = seconds_to_wait(UUID(flow_run.id), datetime.now(UTC))
     if seconds > 0:
         note(f"waiting {seconds:.0f} s: the process of the last try may still be saving")
         time.sleep(seconds)

@@ -46,6 +46,8 @@ def export_model(
     def write(draft: Path) -> None:
         is_bare = pooling is not None or over_mean
         source = dict(model.state_dict())
+        if isinstance(model, TextModel):
+            source |= model.head_layer().state_dict(prefix="task_head.dense.")
         if model.config.positions == "sinusoidal":
             source["encoder.embeddings.position"] = model.encoder.embeddings.position
         if is_bare:
@@ -61,7 +63,7 @@ def export_model(
             tokenizer.save(draft, max_tokens=model.config.max_position_embeddings)
         if embedding is not None:
             config = model.config
-            dense = cast(TextModel, model).task_head.dense if over_mean else None
+            dense = cast(TextModel, model).head_layer() if over_mean else None
             write_embedding(
                 draft, embedding, config.hidden_size, config.max_position_embeddings, dense
             )

@@ -78,6 +78,11 @@ def is_nothing(value: Any) -> bool:
     )
 
 
+def is_blank(value: Any) -> bool:
+    """Whether a cell holds nothing: a text of white space is none, either."""
+    return is_nothing(value) or (isinstance(value, str) and not value.strip())
+
+
 def is_list(value: Any) -> bool:
     """Whether it is a list, or an array that pandas made of one."""
     return isinstance(value, list | tuple | np.ndarray)
@@ -90,7 +95,7 @@ def _texts(columns: Columns) -> list[Text]:
     if seconds is None:
         return list(texts)
     return [
-        text if is_nothing(second) else (text, str(second))
+        text if is_blank(second) else (text, str(second))
         for text, second in zip(texts, seconds, strict=True)
     ]
 

@@ -1,17 +1,19 @@
 """The answers of a model with any head to the rows of a table: columns in, columns out."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from bert_core.backends.precision import Precision
 from bert_core.inference.questions import (
     Answered,
     Columns,
     Question,
+    is_blank,
     is_list,
     is_nothing,
     question_of,
 )
-from bert_core.model.catalogue import Model, described
+from bert_core.model.catalogue import Model, MultipleChoice, described
 from bert_core.vocabulary import WordPieceTokenizer
 
 
@@ -66,9 +68,14 @@ def first_gap(model: Model, columns: Columns) -> Gap | None:
     asked = _asked(question, columns)
     for name in needed:
         for row, value in enumerate(asked.get(name, ())):
-            if is_nothing(value) or (is_list(value) and any(map(is_nothing, value))):
+            if is_blank(value) or (is_list(value) and _lacks_texts(model, value)):
                 return Gap(row, name)
     return None
+
+
+def _lacks_texts(model: Model, texts: Sequence[Any]) -> bool:
+    """Whether one of them is missing, or all choices are; lists of words may be empty."""
+    return any(map(is_nothing, texts)) or (isinstance(model, MultipleChoice) and len(texts) == 0)
 
 
 def _asked(question: Question, columns: Columns) -> Columns:
@@ -77,5 +84,5 @@ def _asked(question: Question, columns: Columns) -> Columns:
         return columns
     first, others = question.columns[0], columns[question.in_place]
     own = columns.get(first, [None] * len(others))
-    chosen = [mine if is_nothing(other) else other for mine, other in zip(own, others, strict=True)]
+    chosen = [mine if is_blank(other) else other for mine, other in zip(own, others, strict=True)]
     return {**columns, first: chosen}

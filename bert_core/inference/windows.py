@@ -165,7 +165,8 @@ def word_windows(
         _, run, place = best[word]
         windows[run].words.append(word)
         windows[run].places.append(place)
-    return windows
+    # A long word can cut a window short, whose words then all have more context in the one before.
+    return [window for window in windows if window.words]
 
 
 def _advance(stride: int | None, window_size: int) -> int:

@@ -91,6 +91,8 @@ def resize_positions(
             rows = _random_rows(model, table, num_new)
         embeddings.position = _resized(table, rows, num_positions)
     _set_config(model, replace(model.config, max_position_embeddings=num_positions))
+    if model.embedding is not None and (model.embedding.max_tokens or 0) > num_positions:
+        model.embedding = replace(model.embedding, max_tokens=num_positions)
 
 
 @torch.no_grad()

@@ -21,9 +21,10 @@ class SentenceEncoder(TaskModel):
     """Texts as vectors of length 1, learned from pairs of them (Reimers and Gurevych, 2019).
 
     A batch holds N first texts, then N second ones, then K >= 0 more. [N] floats as labels are the
-    target cosines of the pairs. [N] integers are the topic of each pair: among all second texts
-    and the K more, the first text's own must be nearest (Henderson et al., 2017, section 4.4);
-    other second texts of the same topic are left out.
+    target cosines of the pairs. With integers, among all second texts and the K more, the first
+    text's own must be nearest (Henderson et al., 2017, section 4.4). They are [N] topics or [N, 2]
+    numbers of first and second texts: second texts of pairs with the same topic, or the same first
+    or second text, are left out.
     """
 
     head_name = "sentence_embedding"
@@ -52,12 +53,13 @@ class SentenceEncoder(TaskModel):
         return squared_error_sum((first * second[:num_pairs]).sum(dim=-1), labels)
 
 
-def _choice_loss_sum(first: Tensor, second: Tensor, about: Tensor) -> Tensor:
+def _choice_loss_sum(first: Tensor, second: Tensor, numbers: Tensor) -> Tensor:
     """Cross-entropy of choosing each first text's own second text, summed over the pairs."""
-    num_pairs = len(about)
+    num_pairs = len(numbers)
+    numbers = numbers.view(num_pairs, -1)
     scores = SCALE * first @ second.T  # [N, N + K]
-    own = torch.eye(num_pairs, dtype=torch.bool, device=about.device)
-    is_alike = (about[:, None] == about[None, :]) & ~own
+    own = torch.eye(num_pairs, dtype=torch.bool, device=numbers.device)
+    is_alike = (numbers[:, None] == numbers[None, :]).any(dim=-1) & ~own
     is_alike = F.pad(is_alike, (0, len(second) - num_pairs))
     scores = scores.masked_fill(is_alike, float("-inf"))
-    return F.cross_entropy(scores, torch.arange(num_pairs, device=about.device), reduction="sum")
+    return F.cross_entropy(scores, torch.arange(num_pairs, device=numbers.device), reduction="sum")

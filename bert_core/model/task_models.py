@@ -5,6 +5,7 @@ hidden size.
 """
 
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any, Literal, get_args
 
 import torch
@@ -15,6 +16,7 @@ from bert_core.batch import LabelledBatch
 from bert_core.config import EncoderConfig
 from bert_core.model.classes import OneOfClasses, TaskModel
 from bert_core.model.encoder import (
+    Linear,
     Pooler,
     TaskHead,
     binary_cross_entropy_sum,
@@ -70,6 +72,10 @@ class TextModel(TaskModel):
 
     def head_settings(self) -> dict[str, Any]:
         return {"pooling": "mean"} if self.pooler is None else {}
+
+    def head_layer(self) -> Linear:
+        """The linear layer from the vector that the head reads to what `forward` returns."""
+        return self.task_head.dense
 
     def outputs(self, tokens: RaggedBatch, dropout_key: DropoutKey | None = None) -> Tensor:
         """[B, outputs] of the head."""
@@ -159,13 +165,44 @@ class _NumberModel(TextModel):
 
 
 class SequenceRegressor(_NumberModel):
-    """A number for a text or a pair of texts, such as their similarity."""
+    """A number for a text or a pair of texts, such as their similarity.
+
+    The head counts in standard deviations from the mean: with `mean` and `deviation` of the
+    labels, numbers of any size are learned equally well, and bfloat16 rounds none of them.
+    """
 
     head_name = "regression"
     figures = ("loss",)
 
+    def __init__(
+        self,
+        config: EncoderConfig,
+        pooling: TextPooling = "pooler",
+        mean: float = 0.0,
+        deviation: float = 1.0,
+    ) -> None:
+        super().__init__(config, pooling)
+        self.mean, self.deviation = mean, deviation
+
+    def head_settings(self) -> dict[str, Any]:
+        return {**super().head_settings(), "mean": self.mean, "deviation": self.deviation}
+
+    def forward(self, tokens: RaggedBatch, dropout_key: DropoutKey | None = None) -> Tensor:
+        """[B] numbers, in float32."""
+        return super().forward(tokens, dropout_key).float() * self.deviation + self.mean
+
+    @torch.no_grad()
+    def head_layer(self) -> Linear:
+        layer = deepcopy(self.task_head.dense)
+        layer.weight.mul_(self.deviation)
+        layer.bias.mul_(self.deviation).add_(self.mean)
+        return layer
+
     def loss_sum(self, answers: Tensor, labels: Tensor) -> Tensor:
         return squared_error_sum(answers, labels)
+
+    def training_loss_sum(self, answers: Tensor, labels: Tensor) -> Tensor:
+        return self.loss_sum(answers, labels) / self.deviation**2
 
 
 class MultipleChoice(_NumberModel, OneOfClasses):

@@ -17,11 +17,11 @@ OWN_TEXT_PRESET = "own-text"
 OWN_ENCODER_PRESET = "own-encoder"
 CONTINUE_PRESET = "continue"
 DEFAULT_PRESET = "demo"
-# Devlin et al., 2019, appendix A.3.
+# Devlin et al., 2019, appendix A.3, around the rate and the epochs that the recipe has.
 _GRID_OF_THE_PAPER = {
     "global_batch_size": [16, 32],
-    "learning_rate": [5e-5, 3e-5, 2e-5],
-    "num_epochs": [2, 3, 4],
+    "learning_rate": "auto",
+    "num_epochs": "auto",
 }
 
 
@@ -131,8 +131,9 @@ class Choice:
         bool,
         typer.Option(
             "--search",
-            help="Search the paper's grid: batches of 16 and 32, learning rates of 5e-5, 3e-5 and "
-            "2e-5, 2 to 4 epochs; other values with --set finetuning.search.",
+            help="Search the paper's grid around the recipe's values: batches of 16 and 32; its "
+            "learning rate, 0.6 and 0.4 times that; its epochs, a third fewer and a third more. "
+            "Other values with --set finetuning.search.",
         ),
     ] = False
     home: Home = None

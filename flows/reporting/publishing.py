@@ -155,11 +155,12 @@ def _run_pages(report: RunReport, tracker: Tracker) -> tuple[dict[str, str], lis
     try:
         experiment_id = tracker.experiment_id()
         for record in report.records:
-            fingerprint = record.artifact.fingerprint if record.artifact is not None else None
-            run_id = tracker.find_run(fingerprint) if fingerprint is not None else None
-            path = f"experiments/{experiment_id}/runs/{run_id}"
-            page = mlflow_page(tracker.uri, path) if run_id else None
-            if fingerprint is not None and page is not None:
+            if record.artifact is None:
+                continue
+            fingerprint = record.artifact.fingerprint
+            run_id = tracker.find_run(fingerprint, record.artifact.manifest.attempt)
+            page = mlflow_page(tracker.uri, f"experiments/{experiment_id}/runs/{run_id}")
+            if run_id and page is not None:
                 found[fingerprint] = page
     except UserError as error:
         return found, [f"Links to runs in MLflow are missing: {error}."]

@@ -31,6 +31,7 @@ LEASE_SECONDS = 60.0
 _BEATS_A_LEASE = 6
 _OWNERS = ".owners"
 _CLOCK = ".clock-"
+_held: set[str] = set()  # tokens of the claims that this process holds
 
 
 class ClaimLostError(UserError):
@@ -52,6 +53,7 @@ class Claim:
     filesystem: AbstractFileSystem
     folder: str  # of the attempt
     generation: int
+    token: str  # of its records
 
     @property
     def attempt(self) -> str:
@@ -59,7 +61,8 @@ class Claim:
 
     def check(self) -> None:
         """Raise ClaimLostError where another process has taken the attempt over."""
-        if self.filesystem.exists(_record_path(self.folder, self.generation + 1)):
+        # A successor that has finished has removed all records.
+        if _generation(self.filesystem, self.folder) != self.generation:
             raise ClaimLostError(
                 f"this process sent the store no heartbeat for {LEASE_SECONDS:.0f} s, and another "
                 f"one continues its work in {self.folder}; run again to use its result"
@@ -67,9 +70,13 @@ class Claim:
 
     def write(self, *, released: bool) -> None:
         """Record that the owner is alive, or that it has released the attempt."""
-        record = _Record(owner=ProcessIdentity.current(), released=released)
         path = _record_path(self.folder, self.generation)
-        self.filesystem.pipe_file(path, record.model_dump_json().encode())
+        self.filesystem.pipe_file(path, self.record(released=released))
+
+    def record(self, *, released: bool) -> bytes:
+        """What the store holds of this claim."""
+        owner = ProcessIdentity.current()
+        return _Record(owner=owner, token=self.token, released=released).model_dump_json().encode()
 
 
 @contextmanager
@@ -92,10 +99,15 @@ def claimed(
         finally:
             stopping.set()
             beating.join()  # a late beat would bring the record back
+    except ClaimLostError:
+        raise  # the attempt is another's
     except BaseException:
         _let_go(claim)
         raise
-    remove(filesystem, claim.folder)
+    else:
+        remove(filesystem, claim.folder)
+    finally:
+        _held.discard(claim.token)
 
 
 def take_over(
@@ -144,6 +156,8 @@ def is_abandoned(filesystem: AbstractFileSystem, folder: str, lease_seconds: flo
         return _age(filesystem, path) > lease_seconds
     if record.released:
         return True
+    if record.owner == ProcessIdentity.current():  # it could not release it in an outage
+        return record.token not in _held
     is_alive = record.owner.is_alive()
     if is_alive is not None:
         return not is_alive
@@ -167,11 +181,11 @@ def _begin(filesystem: AbstractFileSystem, work: str, code: Code) -> Claim:
 
 
 def _create(filesystem: AbstractFileSystem, folder: str, generation: int) -> Claim | None:
-    record = _Record(owner=ProcessIdentity.current(), token=secrets.token_hex(8))
+    claim = Claim(filesystem, folder, generation, token=secrets.token_hex(8))
     path = _record_path(folder, generation)
-    if not create_only(filesystem, path, record.model_dump_json().encode()):
-        return None
-    return Claim(filesystem, folder, generation)
+    _held.add(claim.token)  # before another thread can see the record
+    is_ours = create_only(filesystem, path, claim.record(released=False))
+    return claim if is_ours else None
 
 
 def _beat(claim: Claim, stopping: threading.Event, lease_seconds: float) -> None:

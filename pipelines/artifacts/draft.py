@@ -23,6 +23,7 @@ from pipelines.artifacts.manifest import (
     path_by_content,
     sha256_of_file,
 )
+from pipelines.artifacts.scratch import scratch_folder
 
 
 @dataclass(slots=True)
@@ -72,9 +73,11 @@ class Draft:
         # A local draft renames within its own file system; a remote one uploads from scratch space.
         beside = Path(target).parent if self.is_local else None
         with full_disk_explained(name, beside or tempfile.gettempdir()):
-            if beside is not None:
+            if beside is None:
+                scratch = scratch_folder()
+            else:
                 beside.mkdir(parents=True, exist_ok=True)
-            scratch = Path(tempfile.mkdtemp(prefix=".partial-", dir=beside))
+                scratch = Path(tempfile.mkdtemp(prefix=".partial-", dir=beside))
             try:
                 draft_file = DraftFile(scratch / Path(name).name)
                 yield draft_file
@@ -203,10 +206,13 @@ class Workspace(Draft):
         if self.is_local:
             yield Path(path)
             return
-        with tempfile.TemporaryDirectory(prefix="bertsmith-") as folder:
-            local = Path(folder) / Path(name).name
+        scratch = scratch_folder()
+        try:
+            local = scratch / Path(name).name
             self.filesystem.get_file(path, str(local))
             yield local
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def remove_partial_files(folder: Path) -> None:

@@ -1,18 +1,19 @@
 """Asking a model: its questions from a table or from texts, and its answers."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from bert_core.inference import Candidate, fill_mask
-from bert_core.inference.questions import Question, question_of
+from bert_core.inference.questions import Question, is_blank, question_of
 from bert_core.inference.tables import answer_table, first_gap
 from bert_core.model.catalogue import Model, PretrainingModel, described
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.config.errors import UserError
 from pipelines.inference.tables import FileTable, Table, format_of
-from pipelines.io.text import Tally
+from pipelines.io.text import Tally, restored_in
 from pipelines.registry.opening import OpenedModel
-from pipelines.stages.dataset.records import is_nothing, words_in, written_in
+from pipelines.stages.dataset.records import words_in, written_in
 from pipelines.stages.dataset.tables import choices_in
 
 _ROWS_AT_ONCE: Final = 2048
@@ -56,7 +57,7 @@ def asked_of(table: FileTable, renamed: Mapping[str, str], question: Question) -
         raise UserError(
             f"{path} has no column {missing!r}, found {', '.join(found)[:200]}; name another one"
         )
-    asked = {name: found[theirs] for name, theirs in taken.items()}
+    asked = {name: restored_in(found[theirs], Counter()) for name, theirs in taken.items()}
     is_text = format_of(path) in ("csv", "tsv")
     lists = [name for name, value in question.example.items() if isinstance(value, list)]
     read = _list_in if is_text else _list_of
@@ -116,7 +117,7 @@ def answer_all(opened: OpenedModel, table: Table, watch: Watch) -> Table:
     total = len(next(iter(table.values()), []))
     if not total:
         raise UserError("there is no row to answer")
-    check_gaps(opened[0], table, range(total), "what is asked")
+    check_rows(opened[0], table, range(total), "what is asked")
     answered: Table = {}
     for first in range(0, total, _ROWS_AT_ONCE):
         rows = {name: values[first : first + _ROWS_AT_ONCE] for name, values in table.items()}
@@ -126,14 +127,29 @@ def answer_all(opened: OpenedModel, table: Table, watch: Watch) -> Table:
     return answered
 
 
-def check_gaps(model: Model, table: Table, numbers: Sequence[int], place: str) -> None:
-    """Raise UserError, with its number of `numbers`, for a row that lacks a text it needs."""
+def check_rows(model: Model, table: Table, numbers: Sequence[int], place: str) -> None:
+    """Raise UserError, with its number of `numbers`, for a row without a text that it needs."""
     gap = first_gap(model, table)
     if gap is not None:
         raise UserError(
             f"row {numbers[gap.row]} of {place}, counted from 0, has no {gap.column}; fill it, or "
             "leave the row out"
         )
+    question = question_of(model)
+    for name, cells in table.items():
+        is_list = holds_lists(question, name)
+        for number, cell in zip(numbers, cells, strict=True):
+            if not is_blank(cell) and (is_list != isinstance(cell, list) or isinstance(cell, dict)):
+                raise UserError(
+                    f"row {number} of {place}, counted from 0: {name} must be "
+                    f"{'a list of texts' if is_list else 'a text'}, found {str(cell)[:40]!r}; "
+                    "correct it"
+                )
+
+
+def holds_lists(question: Question, name: str) -> bool:
+    """Whether the values of a column that is asked about are lists of texts."""
+    return name == question.in_place or isinstance(question.example.get(name), list)
 
 
 def answers_to(
@@ -202,7 +218,7 @@ def _with_words(asked: Table, is_text: bool) -> Table:
     texts, words = texts or [None] * len(words), words or [None] * len(texts)
     written = [_written_words(text) if is_text else text for text in texts]
     split = [
-        value if isinstance(value, list) else None if is_nothing(word) else _words(word, is_text)
+        value if isinstance(value, list) else None if is_blank(word) else _words(word, is_text)
         for value, word in zip(written, words, strict=True)
     ]
     alone = [None if value is not None else text for value, text in zip(split, texts, strict=True)]
@@ -238,9 +254,9 @@ def _list_in(cell: str | None, path: str, name: str) -> list[Any] | None:
     if cell is None:
         return None
     written = written_in(cell)
-    if not isinstance(written, list):
+    if written is None:
         raise UserError(
             f"{name} in a cell of {path} are written as a list, such as "
             f'["one", "another"], found {cell[:60]!r}; write one, or give .jsonl or .parquet'
         )
-    return written
+    return _list_of(written, path, name)

@@ -7,6 +7,7 @@ from functools import partial
 from itertools import chain
 from threading import Event
 
+import fsspec
 from pydantic import Field
 
 from bert_core.inference.questions import question_of
@@ -15,7 +16,14 @@ from pipelines.cluster.mapping import Shared, map_tasks
 from pipelines.config.errors import Uri, UserError
 from pipelines.config.settings import Settings
 from pipelines.config.versions import versions_of
-from pipelines.inference.shards import Shard, asked_shards, copy_answers, made_folder, write_answers
+from pipelines.inference.shards import (
+    LISTING,
+    Shard,
+    asked_shards,
+    copy_answers,
+    made_folder,
+    write_answers,
+)
 from pipelines.inference.tables import FileTable, format_of
 from pipelines.io.files import expand, size_and_digest
 from pipelines.registry.finding import digest_of, find_model, reference_to
@@ -68,10 +76,12 @@ def build_predictions(settings: BatchSettings, tracker: Tracker, context: StageC
         raise UserError("batch prediction needs files to answer; name them with files")
     version = find_model(tracker.client(), settings.model)
     reference = reference_to(version)
-    paths = [path for each in settings.files for path in expand(each)]
+    found = (path for each in settings.files for path in expand(each))
+    # A folder of answers lists its files in one that holds no rows.
+    paths = [path for path in found if not path.endswith(f"/{LISTING}")]
     if settings.out:
         made_folder(settings.out)  # a mistake ends the run here, not after hours of answers
-    digests = {f"file {n}": size_and_digest(path)[1] for n, path in enumerate(paths)}
+    files = [(path, size_and_digest(path)[1]) for path in paths]
     formats = {f"format {n}": format_of(path) for n, path in enumerate(paths)}
     predictions = context.store.get_or_build(
         KIND,
@@ -82,10 +92,10 @@ def build_predictions(settings: BatchSettings, tracker: Tracker, context: StageC
             "package": digest_of(version),
             "version": reference,
             "libraries": versions_of("pyarrow", "tokenizers", "torch"),
-            **digests,
+            **{f"file {n}": digest for n, (_, digest) in enumerate(files)},
             **formats,
         },
-        build=partial(_predict, settings, reference, paths, tracker, context),
+        build=partial(_predict, settings, reference, files, tracker, context),
     )
     if settings.out:
         copy_answers(predictions, settings.out)
@@ -95,7 +105,7 @@ def build_predictions(settings: BatchSettings, tracker: Tracker, context: StageC
 def _predict(
     settings: BatchSettings,
     reference: str,
-    paths: Sequence[str],
+    files: Sequence[tuple[str, str]],
     tracker: Tracker,
     context: StageContext,
     draft: Draft,
@@ -106,6 +116,7 @@ def _predict(
         asked_shards, columns=settings.columns, question=question, model=opened[0],
         rows_per_shard=settings.rows_per_shard,
     )  # fmt: skip
+    paths = [path for path, _ in files]
     # A mistake in the last row ends the run here, not after hours of answers.
     given_up = Event()
     with ThreadPoolExecutor(1, "reading") as thread:
@@ -124,7 +135,7 @@ def _predict(
     follow = _Following(total, context.observe)
     map_tasks(
         partial(write_answers, draft, shared, reference, asked),
-        _unanswered(paths, shards, draft, names, follow),
+        _unanswered(files, shards, draft, names, follow),
         num_workers=context.num_workers,
         on_result=follow.answered,
     )
@@ -156,20 +167,30 @@ def _read_through(
 
 
 def _unanswered(
-    paths: Sequence[str],
+    files: Sequence[tuple[str, str]],
     shards: Callable[[str], Iterator[FileTable]],
     draft: Draft,
     names: list[str],
     follow: "_Following",
 ) -> Iterator[Shard]:
-    """The shards that no earlier run has answered; the names of all are added to `names`."""
-    for number, path in enumerate(paths):
+    """The shards that no earlier run has answered; the names of all are added to `names`.
+
+    Raises UserError for a file that has no longer the bytes of its digest, once it is read.
+    """
+    for number, (path, digest) in enumerate(files):
         for index, rows in enumerate(shards(path)):
             names.append(f"part-{number:05}-{index:05}.parquet")
-            if draft.finished(names[-1]) is None:
-                yield Shard(names[-1], rows.numbers, rows.columns)
-            else:
+            shard = Shard(names[-1], rows.numbers, rows.columns)
+            found = draft.finished(shard.name) or {}
+            if found.get("digest") == shard.digest:
                 follow.found(len(rows.numbers))
+            else:
+                yield shard
+        fsspec.url_to_fs(path)[0].invalidate_cache()  # of what the store said before
+        if size_and_digest(path)[1] != digest:
+            raise UserError(
+                f"{path} changed during the run; wait until nothing writes it, and run again"
+            )
 
 
 class _Following:

@@ -1,9 +1,9 @@
 """Rows of files in shards: what a model is asked about, their answers as Parquet files, copies."""
 
+import hashlib
 import json
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 import fsspec
@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from bert_core.inference.questions import Question, is_nothing, question_of
+from bert_core.inference.questions import Question, is_blank, question_of
 from bert_core.model.catalogue import Model
 from pipelines.artifacts import Artifact, Draft
 from pipelines.artifacts.access import store_errors
 from pipelines.cluster.mapping import Shared
 from pipelines.config.errors import UserError, first_line
-from pipelines.inference.answers import answers_to, asked_of, check_gaps, texts_of
+from pipelines.inference.answers import answers_to, asked_of, check_rows, holds_lists, texts_of
 from pipelines.inference.tables import FileTable, Table, read_shards
 from pipelines.registry.opening import OpenedModel
 
@@ -40,6 +40,12 @@ class Shard(NamedTuple):
     name: str
     numbers: list[int]
     columns: Table
+
+    @property
+    def digest(self) -> str:
+        """Of the rows: the answers to others, of a file that has changed, are not used."""
+        rows = json.dumps([self.numbers, self.columns])
+        return hashlib.sha256(rows.encode()).hexdigest()
 
 
 def asked_shards(
@@ -72,29 +78,16 @@ def asked_shards(
                 f"{path} has no column {' and no column '.join(missing)}; say with columns what it "
                 "calls them"
             )
-        check_gaps(model, table, rows.numbers, path)
-        texts = {
-            name: list(map(partial(_as_text, name, _is_list(question, name), path),
-                           rows.numbers, cells))
-            for name, cells in table.items()
-        }  # fmt: skip
+        check_rows(model, table, rows.numbers, path)
+        texts = {name: list(map(_as_text, cells)) for name, cells in table.items()}
         yield FileTable(path, rows.numbers, texts)
 
 
-def _is_list(question: Question, name: str) -> bool:
-    return name == question.in_place or isinstance(question.example.get(name), list)
-
-
-def _as_text(name: str, is_list: bool, path: str, number: int, cell: Any) -> Any:
-    """The cell as a text, or as a list of them; None stays None."""
-    if is_nothing(cell):
+def _as_text(cell: Any) -> Any:
+    """The cell as a text, or as a list of them; None where it holds nothing."""
+    if is_blank(cell):
         return None
-    if is_list != isinstance(cell, list) or isinstance(cell, dict):
-        raise UserError(
-            f"row {number} of {path}, counted from 0: {name} must be "
-            f"{'a list of texts' if is_list else 'a text'}, found {str(cell)[:40]!r}; correct it"
-        )
-    return [str(each) for each in cell] if is_list else str(cell)
+    return [str(each) for each in cell] if isinstance(cell, list) else str(cell)
 
 
 def write_answers(
@@ -113,7 +106,7 @@ def write_answers(
     torch.set_num_threads(1)
     model, tokenizer = opened.value()
     question, nothing = question_of(model), [None] * len(shard.numbers)
-    kinds = {name: list[str] if _is_list(question, name) else str for name in asked}
+    kinds = {name: list[str] if holds_lists(question, name) else str for name in asked}
     table: dict[str, Any] = {
         _ROW: shard.numbers,
         **{name: _column(shard.columns.get(name, nothing), kinds[name]) for name in asked},
@@ -123,7 +116,7 @@ def write_answers(
     table["model"] = [reference] * len(shard.numbers)
     with draft.file(shard.name) as target:
         pq.write_table(pa.table(table), target.path)
-        target.figures["rows"] = len(shard.numbers)
+        target.figures |= {"rows": len(shard.numbers), "digest": shard.digest}
     return len(shard.numbers)
 
 

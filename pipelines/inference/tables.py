@@ -15,8 +15,8 @@ import numpy as np
 
 from pipelines.config.errors import UserError
 from pipelines.io.files import format_suffix
-from pipelines.io.records import BadRow, TableFormat, opened, table_rows
-from pipelines.io.text import SAMPLE_BYTES, check_is_text, decode, restored_in
+from pipelines.io.records import BadRow, TableFormat, check_names, opened, table_rows
+from pipelines.io.text import SAMPLE_BYTES, check_is_text, check_suffix, decode, restored_in
 
 Table = dict[str, list[Any]]  # columns of one length
 
@@ -39,7 +39,11 @@ class FileTable(NamedTuple):
 
 
 def format_of(path: str) -> str:
-    """How a file is read, by its name: the bytes alone do not say it."""
+    """How a file is read, by its name: the bytes alone do not say it.
+
+    Raises UserError where the name says that nothing here reads it.
+    """
+    check_suffix(path, "models answer text, CSV, TSV, JSONL and Parquet files")
     suffix = format_suffix(path)
     if suffix in (".jsonl", ".ndjson"):
         return "jsonl"
@@ -61,9 +65,7 @@ def read_shards(path: str, rows_a_shard: int | None) -> Iterator[FileTable]:
     """
     rows = _rows(path)
     _, header = next(rows, (0, []))
-    twice = next((name for name, count in Counter(header).items() if name and count > 1), None)
-    if twice is not None:
-        raise UserError(f"{path} has two columns {twice!r}; rename or remove one of them")
+    check_names(header, path)
     while True:
         shard = list(islice(rows, rows_a_shard))
         columns = {name: [cells[place] for _, cells in shard] for place, name in enumerate(header)}
@@ -203,8 +205,8 @@ def _json(value: Any) -> str:
 
 
 def _listed(value: Any) -> Any:
-    """Vectors as lists; dates and other kinds of Parquet files as texts."""
-    return value.tolist() if isinstance(value, np.ndarray) else str(value)
+    """Vectors as lists; bytes, dates and other kinds of Parquet files as texts."""
+    return value.tolist() if isinstance(value, np.ndarray) else str(restored_in(value, Counter()))
 
 
 def rows_of(table: Table) -> Iterator[dict[str, Any]]:
@@ -215,5 +217,7 @@ def rows_of(table: Table) -> Iterator[dict[str, Any]]:
 def _cells(values: Sequence[Any]) -> Iterator[Any]:
     """Lists and objects as JSON: a cell holds one text."""
     return (
-        _json(value) if isinstance(value, list | dict | np.ndarray) else value for value in values
-    )
+        _json(value) if isinstance(value, list | dict | np.ndarray)
+        else restored_in(value, Counter())
+        for value in values
+    )  # fmt: skip

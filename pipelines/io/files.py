@@ -18,8 +18,8 @@ from typing import IO, Final
 from urllib.parse import urlsplit
 
 import fsspec
-import zstandard
 from fsspec import AbstractFileSystem
+from fsspec.compression import zstd
 from fsspec.core import url_to_fs
 
 from pipelines.artifacts import sha256_of_file
@@ -32,7 +32,7 @@ _DECOMPRESSION_ERRORS: Final = (
     OSError,  # gzip.BadGzipFile, and bz2's errors
     zlib.error,
     lzma.LZMAError,
-    zstandard.ZstdError,
+    zstd.ZstdError,
 )
 _ANSWER_SECONDS: Final = 5
 _MAGIC: Final = "*?["

@@ -1,21 +1,22 @@
 """Records of CSV, TSV, JSON lines and Parquet, read by one set of rules.
 
-Bytes are UTF-8, with or without a byte order mark; others come as surrogate escapes, for
-`text.restored` to mend and count. Fields lie between tabs in .tsv and .txt files and between
-commas in all others. Quotes enclose fields where commas part them, and are ordinary characters
-where tabs do, as in GLUE's files; one that is never closed, or that closes before its field ends,
-makes a bad row where reading is strict, and is a character of its text where it is not. A row has
-as many fields as the first one, a JSON line holds an object; what does not comes as a `BadRow`,
-which its reader counts or refuses.
+Bytes are UTF-8, with or without a byte order mark; others come as surrogate escapes, those of
+Parquet as bytes, for `text.restored` to mend and count. Fields lie between tabs in .tsv and .txt
+files and between commas in all others. Quotes enclose fields where commas part them, and are
+ordinary characters where tabs do, as in GLUE's files; one that is never closed, or that closes
+before its field ends, makes a bad row where reading is strict, and is a character of its text where
+it is not. A row has as many fields as the first one, a JSON line holds an object; what does not
+comes as a `BadRow`, which its reader counts or refuses.
 """
 
 import codecs
 import csv
 import io
 import json
+import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -175,7 +176,7 @@ def _parquet_rows(
         yield Row(0, names)
         number = 0
         for batch in file.iter_batches(_ROWS_A_BATCH):
-            for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            for values in zip(*map(values_of, batch.columns), strict=True):
                 number += 1
                 yield Row(number, [
                     decoders[name](value) if name in decoders else value
@@ -183,6 +184,26 @@ def _parquet_rows(
                 ])  # fmt: skip
             if only_head:
                 return
+
+
+def values_of(column: "pa.Array") -> list[Any]:
+    """The values of an Arrow column; bytes where a text is not UTF-8, for `text.restored`."""
+    try:
+        return column.to_pylist()
+    except UnicodeDecodeError:
+        return column.cast("binary").to_pylist()
+
+
+def is_nothing(value: Any) -> bool:
+    """Whether a cell has no value: null or NaN."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def check_names(names: Sequence[str], path: str) -> None:
+    """Raise UserError for two columns of one name, of which a reader would lose one."""
+    twice = next((name for name, count in Counter(names).items() if name and count > 1), None)
+    if twice is not None:
+        raise UserError(f"{path} has two columns {twice!r}; rename or remove one of them")
 
 
 def delimited_rows(stream: IO[bytes], dialect: Dialect) -> Iterator[Row | BadRow]:

@@ -8,12 +8,28 @@ from functools import partial
 from typing import Any, Final
 
 from pipelines.config.errors import UserError
+from pipelines.io.files import format_suffix
 
 # C0 controls but for tab, line feed and carriage return, and DEL. As bytes they are the same in
 # UTF-8, where deleting them is the fastest.
 CONTROL_BYTES: Final = bytes({*range(32), 127} - {9, 10, 13})
 SAMPLE_BYTES: Final = 65536
 _FILES_NAMED: Final = 3
+# What holds no plain text, or text with markup that nothing here reads.
+_NO_TEXT: Final = {
+    kind: suffixes.split()
+    for kind, suffixes in {
+        "a document of a word processor": ".doc .docx .odt .rtf .pages",
+        "a spreadsheet": ".xls .xlsx .ods",
+        "a presentation": ".ppt .pptx .odp",
+        "an electronic book": ".epub .mobi .azw3",
+        "a picture": ".png .jpg .jpeg .gif .tif .tiff .bmp .webp .svg .ps .eps",
+        "sound or film": ".mp3 .wav .ogg .flac .mp4 .avi .mkv .mov .webm",
+        "an archive": ".zip .tar .tgz .tbz2 .txz .7z .rar",
+        "XML": ".xml",
+        "JSON, but not an object a line": ".json",
+    }.items()
+}
 
 
 @dataclass(slots=True)
@@ -67,18 +83,21 @@ def decode(data: bytes, counts: Counter[str]) -> str:
         return _decode_mixed(data, counts)
 
 
-def restored(text: str, counts: Counter[str]) -> str:
-    """Text that was decoded with `surrogateescape`, its undecodable bytes read as Windows-1252."""
-    return decode(text.encode("utf-8", "surrogateescape"), counts)
+def restored(text: str | bytes, counts: Counter[str]) -> str:
+    """The text of bytes, or one that was decoded with `surrogateescape`; see `decode`."""
+    data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
+    return decode(data, counts)
 
 
 def restored_in(value: Any, counts: Counter[str]) -> Any:
-    """The same for every text of a JSON value."""
+    """The same for every text of a cell, also in its lists and tables."""
     return with_texts(value, partial(restored, counts=counts))
 
 
-def with_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """A JSON value whose texts are changed, but those in ASCII; keys stay."""
+def with_texts(value: Any, change: Callable[[Any], str]) -> Any:
+    """A value whose texts and bytes are changed, but texts in ASCII; keys stay."""
+    if isinstance(value, bytes):
+        return change(value)
     if isinstance(value, str):
         return value if value.isascii() else change(value)
     if isinstance(value, list):
@@ -86,6 +105,17 @@ def with_texts(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, dict):
         return {name: with_texts(each, change) for name, each in value.items()}
     return value
+
+
+def check_suffix(path: str, read: str) -> None:
+    """Raise UserError where a file's name says that it holds no text; `read` says what is read."""
+    suffix = format_suffix(path)
+    for kind, suffixes in _NO_TEXT.items():
+        if suffix in suffixes:
+            raise UserError(
+                f"{path} is {kind} by its name, which cannot be read: {read}; convert it, or leave "
+                "it out, as by a glob such as 'folder/*.csv'"
+            )
 
 
 def check_is_text(data: bytes, name: str) -> None:

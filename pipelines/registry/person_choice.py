@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
 import yaml
@@ -82,9 +82,11 @@ def record(client: MlflowClient, name: str, move: Move) -> None:
     )
     if is_last or move.before == move.version:
         return
-    moment = datetime.fromisoformat(move.at).astimezone(UTC)
+    moment = _moment(move)
+    if last is not None:  # the clock of the machine that made it may be ahead
+        moment = max(moment, _moment(last) + timedelta(microseconds=1))
     key = f"{HISTORY_TAG}.{moment:%Y%m%dT%H%M%S.%f}.{move.version}"
-    values = asdict(move) | {"reason": move.reason[:_MOST_CHARACTERS]}
+    values = asdict(move) | {"at": moment.isoformat(), "reason": move.reason[:_MOST_CHARACTERS]}
     text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=math.inf)
     client.set_registered_model_tag(name, key, text.rstrip())
 
@@ -97,6 +99,10 @@ def _move(value: str) -> Move:
 def now() -> str:
     """This moment as moves have it."""
     return datetime.now(UTC).isoformat()
+
+
+def _moment(move: Move) -> datetime:
+    return datetime.fromisoformat(move.at).astimezone(UTC)
 
 
 def before_it(

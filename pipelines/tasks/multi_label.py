@@ -152,6 +152,8 @@ def _names(labels: Any) -> list[str]:
         any(type(number) is not int for number in numbers)
         or len(numbers) > len(set(numbers))
         or (len(numbers) > 1 and set(numbers) <= {0, 1})
+        # A class may be called 0 or 1, but no text has it twice.
+        or (len(labels) > len(set(labels)) and set(labels) <= {"0", "1"})
     ):
         raise BadItemError(
             "have a list of its labels' names, not a row of zeros and ones", f"{labels!r:.60}"

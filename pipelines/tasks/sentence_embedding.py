@@ -17,11 +17,12 @@ from pipelines.config.errors import UserError
 from pipelines.tasks import Answers, BadItemError, Baselines, Form, Item, Items, Reading, TaskFamily
 from pipelines.tasks.baselines.tfidf import mean_embedding_cosines, tfidf_cosines
 from pipelines.tasks.encoding.sequences import Pairs, encoded_pairs
-from pipelines.tasks.encoding.texts import outputs
+from pipelines.tasks.encoding.texts import check_texts, outputs
 from pipelines.tasks.scoring.weighted import WeightedScore, number_scores
 
 # How near a premise and a hypothesis are, for the score.
 _CLASSES = {"entailment": 1.0, "neutral": 0.5, "contradiction": 0.0}
+_PAIR = ("text", "second_text")
 _WORST = 10  # answers that a report shows
 
 
@@ -31,7 +32,8 @@ class SentenceEmbedding(TaskFamily):
     Pairs with numbers (STS-B) learn them as cosines: the least number of the part is 0, the
     greatest 1. Of pairs with the classes of natural language inference the entailed ones are
     learned, each with a contradiction of the same premise where there is one; so are pairs without
-    labels. Of all second texts of a micro-batch the first text's own is to be the nearest.
+    labels. Of all second texts of a micro-batch the first text's own is to be the nearest; those of
+    pairs that share a text with it do not count.
     """
 
     form: Form = "pairs"
@@ -56,6 +58,7 @@ class SentenceEmbedding(TaskFamily):
         A pair without a label belongs together. A -1 is no similarity: it marks a hidden or missing
         class of natural language inference.
         """
+        check_texts(record, "text", "second_text", "other_text", "label")
         if not record["second_text"]:
             raise BadItemError("have both texts of its pair", "an empty second one")
         label = record["label"]
@@ -122,7 +125,12 @@ class SentenceEmbedding(TaskFamily):
             labels = (values - values.min()) / max(np.ptp(values), np.finfo(np.float32).tiny)
         else:
             numbers: dict[str, int] = {}
-            labels = np.array([numbers.setdefault(i["text"], len(numbers)) for i in learned])
+            labels = np.array(
+                [
+                    [numbers.setdefault(item[name], len(numbers)) for name in _PAIR]
+                    for item in learned
+                ]
+            )
         return encoded_pairs(
             [item["text"] for item in learned],
             [item["second_text"] for item in learned],
@@ -138,7 +146,7 @@ class SentenceEmbedding(TaskFamily):
     ) -> Answers:
         """The cosine of each pair, of vectors as `bert_core.inference.embed` gives them."""
         how = model.embedding or EmbeddingConfig()
-        texts = [item[name] for name in ("text", "second_text") for item in items.rows]
+        texts = [item[name] for name in _PAIR for item in items.rows]
         if how.lowercase:
             texts = [text.lower() for text in texts]
         longest = min(reading.max_tokens, how.max_tokens or reading.max_tokens)
@@ -187,7 +195,7 @@ def _others(learned: Sequence[Item], items: Sequence[Item]) -> list[str | None]:
 
 def _shared_words(item: Item) -> float:
     """How many of all words of a pair both texts have."""
-    first, second = (set(item[name].lower().split()) for name in ("text", "second_text"))
+    first, second = (set(item[name].lower().split()) for name in _PAIR)
     return len(first & second) / max(1, len(first | second))
 
 

@@ -115,7 +115,7 @@ class Tagging(TaskFamily):
     def examples(self, items: Items, tokenizer: WordPieceTokenizer, reading: Reading) -> Sequences:
         """Windows of the sentences; each word's tag is asked for once, at its first token."""
         index = {label: place for place, label in enumerate(items.labels)}
-        windows = [each for each in _windows(items, tokenizer, reading) if each[1].words]
+        windows = _windows(items, tokenizer, reading)
         labels = []
         for number, window in windows:
             tags = items.rows[number]["tags"]

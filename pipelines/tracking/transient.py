@@ -21,6 +21,8 @@ def is_transient(error: object) -> bool:
     """Whether a tracker, a store, a disk or a network failed in a way that a retry may cure."""
     seen: set[int] = set()  # an error that was raised from itself is its own cause
     while isinstance(error, UserError) and id(error) not in seen:
+        if error.is_transient:
+            return True
         seen.add(id(error))
         error = error.__cause__  # a sentence around what the tracker or the store said
     if is_away(error):

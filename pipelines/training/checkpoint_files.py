@@ -1,13 +1,11 @@
-"""Checkpoints as files: their checksums, which are kept, and temporary folders for copies.
+"""Checkpoints as files, and their checksums, which are kept.
 
 And publishing the model of the last checkpoint.
 """
 
-import hashlib
 import json
 import math
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,8 +22,6 @@ from pipelines.artifacts import sha256_of_file
 from pipelines.artifacts.access import write_to_disk
 from pipelines.artifacts.claims import Claim
 from pipelines.artifacts.draft import Draft
-from pipelines.config.errors import UserError
-from pipelines.config.processes import ProcessIdentity
 from pipelines.stage import Retention
 
 # Inside a checkpoint.
@@ -36,8 +32,6 @@ HISTORY_FILE = "history.json"
 
 # What `publish_model` puts into an artifact.
 MODEL_FILES = (WEIGHTS_FILE, CONFIG_FILE, *SAVED_FILES, HISTORY_FILE)
-
-_PREFIX = "bertsmith-checkpoint-"
 
 
 class CheckpointFolder(NamedTuple):
@@ -179,38 +173,3 @@ def publish_model(
     for name, text in tokenizer.files().items():
         draft.write(name, text.encode())
     draft.write(HISTORY_FILE, json.dumps(result["history"]).encode())
-
-
-def scratch_folder(num_bytes: int = 0) -> Path:
-    """A new temporary folder, which the caller removes.
-
-    Raises UserError if its disk has no room for `num_bytes`.
-    """
-    parent = tempfile.gettempdir()
-    free = shutil.disk_usage(parent).free
-    if free < num_bytes:
-        raise UserError(
-            f"the temporary folder {parent} is too full for a copy of a checkpoint: "
-            f"{num_bytes / 2**20:,.0f} MiB are needed, {free / 2**20:,.0f} MiB are free; free "
-            "some, or name another folder in TMPDIR"
-        )
-    return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{_name(ProcessIdentity.current())}-"))
-
-
-def remove_abandoned() -> None:
-    """Remove the temporary folders that killed processes of this machine left."""
-    here = ProcessIdentity.current()
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        _, _, name = folder.name.partition(_PREFIX)
-        machine, pid, started, *_ = [*name.split("-"), "", "", ""]
-        if not (pid.isdecimal() and started.isdecimal()):
-            continue
-        owner = here.model_copy(update={"pid": int(pid), "started": int(started)})
-        # Processes of another machine or container cannot be looked up here.
-        if _name(owner).startswith(f"{machine}-") and owner.is_alive() is False:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _name(owner: ProcessIdentity) -> str:
-    machine = hashlib.sha256(owner.machine.encode()).hexdigest()[:12]
-    return f"{machine}-{owner.pid}-{owner.started}"

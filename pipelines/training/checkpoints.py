@@ -17,6 +17,7 @@ from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem, copy
 from pydantic import ValidationError
 
 from pipelines.artifacts.access import flush, flush_folders, store_errors
+from pipelines.artifacts.scratch import scratch_folder
 from pipelines.config.errors import UserError
 from pipelines.stage import Retention
 from pipelines.training.checkpoint_files import (
@@ -24,7 +25,6 @@ from pipelines.training.checkpoint_files import (
     DamagedCheckpointError,
     files_of,
     kept_by,
-    scratch_folder,
     verify,
     write_whole,
 )
@@ -54,6 +54,7 @@ class Checkpoints:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoints")
         self._storing: Future[str] | None = None
         self._last: dict[str, float] = {}
+        self.storing_seconds = 0.0  # that the last one took, also where the store did not take it
 
     def stored(self) -> list[Checkpoint]:
         """All that are complete, the newest first."""
@@ -178,6 +179,7 @@ class Checkpoints:
         return "" if storing is None else storing.result()
 
     def _store(self, draft: Path, step: int, is_regular: bool, loss: float | None) -> str:
+        started = time.monotonic()
         name = f"{_PREFIX}{step:09d}-{secrets.token_hex(4)}"
         self._own.add(name)
         try:
@@ -200,6 +202,7 @@ class Checkpoints:
             raise
         finally:
             shutil.rmtree(draft)
+            self.storing_seconds = time.monotonic() - started
         try:
             self._remove_others(checkpoint)
         except store_errors() as error:

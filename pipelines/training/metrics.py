@@ -188,7 +188,10 @@ def deliver_kept(store: ArtifactStore, tracker: Tracker) -> list[str]:
             continue
         run = f"the run {ending.run_id}"
         try:
-            if not is_there(tracker, ending.run_id):
+            stage = lifecycle_stage(tracker, ending.run_id)
+            if not stage:  # of another tracker with the same address, on another machine
+                continue
+            if stage == "deleted":
                 sentences.append(f"{run} is gone from the tracker, and so is its end")
             elif ending.deliver(tracker, _PATIENCE_SECONDS):
                 sentences.append(
@@ -209,15 +212,15 @@ def deliver_kept(store: ArtifactStore, tracker: Tracker) -> list[str]:
     return sentences
 
 
-def is_there(tracker: Tracker, run_id: str) -> bool:
-    """Whether the tracker has the run; a deleted one takes no points."""
+def lifecycle_stage(tracker: Tracker, run_id: str) -> str:
+    """`active`, or `deleted`: such a run takes no points; empty if the tracker has no such run."""
     try:
         run = tracker.client().get_run(run_id)
     except MlflowException as error:
         if error.error_code != "RESOURCE_DOES_NOT_EXIST":
             raise
-        return False
-    return bool(run.info.lifecycle_stage == "active")
+        return ""
+    return str(run.info.lifecycle_stage)
 
 
 def _kept(store: ArtifactStore) -> list[tuple[str, Ending]]:

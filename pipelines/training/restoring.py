@@ -15,7 +15,6 @@ from pipelines.training.checkpoint_files import (
     MODEL_FOLDER,
     Checkpoint,
     DamagedCheckpointError,
-    remove_abandoned,
 )
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.ranks import Work, all_gather, broadcast, wait_for_all
@@ -60,7 +59,6 @@ def go_back(
 
 
 def _load(state: TrainState, *, only_regular: bool, restores_curve: bool) -> Position | None:
-    remove_abandoned()
     checkpoints, telemetry = state.checkpoints, state.telemetry
     position = None
     with newest_whole(

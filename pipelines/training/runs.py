@@ -15,8 +15,8 @@ from pipelines.artifacts import Artifact, Draft
 from pipelines.artifacts.claims import ClaimLostError
 from pipelines.config.errors import redacted
 from pipelines.stage import StageContext
-from pipelines.tracking.tracker import Tracker, now_ms
-from pipelines.training.metrics import Ending, Point, deliver_kept, is_there
+from pipelines.tracking.tracker import ATTEMPT_TAG, Tracker, now_ms
+from pipelines.training.metrics import Ending, Point, deliver_kept, lifecycle_stage
 
 logger = logging.getLogger(__name__)
 
@@ -64,11 +64,12 @@ def open_run(
         logger.info(sentence)
     run_id = _kept_run(draft, context.tracker)
     if run_id is None:
+        attempt = {ATTEMPT_TAG: draft.claim.attempt} if draft.claim else {}
         run_id = context.tracker.create_run(
             f"{stage}-{draft.fingerprint[:8]}",
             draft.fingerprint,
             params=settings,
-            tags={"bertsmith.stage": stage},
+            tags={"bertsmith.stage": stage, **attempt},
             data=data,
         )
         _keep_run(draft, context.tracker, run_id)
@@ -149,7 +150,7 @@ def _kept_run(draft: Draft, tracker: Tracker) -> str | None:
         return None
     tracker.experiment_id()  # raises UserError if the tracker does not answer
     with tracker.answering():
-        if not is_there(tracker, record.run_id):
+        if lifecycle_stage(tracker, record.run_id) != "active":
             return None
         tracker.client().update_run(record.run_id, status="RUNNING")
         tracker.set_tags(record.run_id, tracker.tags)  # of who works on it now

@@ -17,8 +17,9 @@ from bert_core.training.optimization import Optimizer
 from bert_core.training.state import Position, save_checkpoint, save_model
 from pipelines.artifacts.access import FULL, store_errors
 from pipelines.artifacts.claims import ClaimLostError
+from pipelines.artifacts.scratch import scratch_folder
 from pipelines.config.errors import UserError, first_line
-from pipelines.training.checkpoint_files import AVERAGED_FOLDER, MODEL_FOLDER, scratch_folder
+from pipelines.training.checkpoint_files import AVERAGED_FOLDER, MODEL_FOLDER
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.curve import Best, Telemetry
 from pipelines.training.ranks import broadcast

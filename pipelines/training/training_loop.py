@@ -23,6 +23,9 @@ from pipelines.training.speed import Speed
 # The least time between checkpoints by the clock, as a multiple of what the last one took: they
 # cost at most 2% of the time, however large the model is.
 _TIMES_ITS_COST = 50
+# And of how long storing it took, while training continued: of those due by their step, at most a
+# tenth have to wait for one by the clock, or are left out, however slow the store is.
+_TIMES_ITS_STORING = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +142,13 @@ class TrainingLoop:
         """Whether a checkpoint is due by the clock and none is being stored; same on all ranks."""
         if not self.checkpoint_seconds:
             return False
-        wait = max(self.checkpoint_seconds, _TIMES_ITS_COST * saving_seconds)
-        is_time = time.perf_counter() - saved_at >= wait
         checkpoints = self.state.checkpoints
+        wait = max(
+            self.checkpoint_seconds,
+            _TIMES_ITS_COST * saving_seconds,
+            _TIMES_ITS_STORING * checkpoints.storing_seconds,
+        )
+        is_time = time.perf_counter() - saved_at >= wait
         return broadcast(is_time and not checkpoints.is_storing(0.0), self.state.device)
 
     def _is_enough(self) -> bool:

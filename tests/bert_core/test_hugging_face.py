@@ -10,6 +10,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from bert_core.hugging_face import export_model, import_model
+from bert_core.inference import rate
 from bert_core.model.catalogue import build_model
 from bert_core.vocabulary import SPECIAL_TOKENS, WordPieceTokenizer
 from tests.bert_core.batches import ragged_batch, small_config
@@ -62,6 +63,22 @@ def test_a_round_trip_is_exact_for_every_head(tmp_path, head):
     if head == "token_classification":
         expected = tuple(f"LABEL_{index}" for index in range(5))
     assert getattr(back, "labels", None) == expected
+
+
+@pytest.mark.parametrize("pooling", ["pooler", "mean"])
+def test_the_scale_of_a_regression_is_part_of_the_exported_head(tmp_path, pooling):
+    torch.manual_seed(0)
+    model = build_model("regression", small_config(), mean=1990.0, deviation=20.0, pooling=pooling)
+    export_model(tmp_path / "model", model, tokenizer())
+    text = "a b c"
+    if pooling == "pooler":
+        found = rate(import_model(tmp_path / "model"), tokenizer(), [text]).values[0]
+    else:
+        sentence_transformers = pytest.importorskip("sentence_transformers")
+        theirs = sentence_transformers.SentenceTransformer(str(tmp_path / "model"), device="cpu")
+        found = theirs.encode([text], show_progress_bar=False)[0, 0]
+    assert found == pytest.approx(rate(model, tokenizer(), [text]).values[0], abs=1e-3)
+    assert found != pytest.approx(1990.0, abs=1e-3)
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o027])

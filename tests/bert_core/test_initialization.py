@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from bert_core.config import EmbeddingConfig
 from bert_core.model.catalogue import EncoderModel, SequenceClassifier, build_model
 from bert_core.model.preparation import resize_positions, resize_vocabulary
 from bert_core.training.initialization import load_encoder_into
@@ -89,6 +90,15 @@ def test_a_resized_model_reads_what_fits_as_before(tmp_path, positions, num_posi
         model(ragged_batch((num_positions + 1,)))
     save_model(tmp_path / "resized", model)
     assert_same_model(load_model(tmp_path / "resized"), model)
+
+
+def test_vectors_are_made_of_no_more_tokens_than_are_left():
+    model = new_model("encoder")
+    model.embedding = EmbeddingConfig(max_tokens=48)
+    resize_positions(model, 64)
+    assert model.embedding.max_tokens == 48
+    resize_positions(model, 32)
+    assert model.embedding.max_tokens == 32
 
 
 def test_new_positions_repeat_the_old_or_are_drawn_as_asked():

@@ -1,7 +1,7 @@
 """Windows over long texts: every word is spoken for once, every short span is whole somewhere."""
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from bert_core.inference.windows import question_windows, word_windows
@@ -13,11 +13,13 @@ class Ids:
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.integers(1, 9), max_size=40), st.integers(3, 20), st.none() | st.integers(1, 30))
+@example([2, 2, 4], 6, None)  # the second window ends where the first does
 def test_every_word_is_spoken_for_once_at_its_first_token(sizes, max_tokens, stride):
     tokens = [[1000 * word + place for place in range(size)] for word, size in enumerate(sizes)]
     windows = word_windows(Ids(), tokens, max_tokens, stride)
     assert sorted(word for window in windows for word in window.words) == list(range(len(sizes)))
     for window in windows:
+        assert window.words
         assert len(window.sequence) <= max_tokens
         assert (window.sequence[0], window.sequence[-1]) == (101, 102)
         firsts = [window.sequence[place] for place in window.places]
@@ -33,10 +35,10 @@ def test_a_word_is_spoken_for_where_most_around_it_is_seen():
     assert [window.words for window in windows] == [[0, 1, 2, 3, 4], [5, 6, 7], [8, 9, 10, 11]]
 
 
-def test_a_text_that_fits_is_one_window_and_so_is_none():
+def test_a_text_that_fits_is_one_window_and_no_text_is_none():
     (window,) = word_windows(Ids(), [[1, 2], [3]], max_tokens=5)
     assert window == ([101, 1, 2, 3, 102], [0, 1], [1, 3])
-    assert word_windows(Ids(), [], max_tokens=5) == [([101, 102], [], [])]
+    assert word_windows(Ids(), [], max_tokens=5) == []
     with pytest.raises(ValueError, match="must allow for a token"):
         word_windows(Ids(), [[1]], max_tokens=2)
 

@@ -29,8 +29,8 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
 }
 SHIPPED = ("bert_core", "pipelines", "flows")
 OURS = {*EXTRAS, *(path.stem for path in (ROOT / "benchmarks").rglob("*.py"))}
-# fsspec imports s3fs for addresses of S3, and the errors of its clients are known by name.
-NAMED_BY_OTHERS = {"aiohttp", "botocore", "s3fs"}
+# fsspec imports s3fs for addresses of S3, whose errors are known by name, and a reader of .zst.
+NAMED_BY_OTHERS = {"aiohttp", "backports-zstd", "botocore", "s3fs"}
 NOT_INSTALLED = {"psycopg2": ["psycopg2-binary"]}  # `make test-platform` does
 
 _HANDLERS = "how a training run ends and what is said of it: pipelines/training/failures.py"

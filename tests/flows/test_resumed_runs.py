@@ -11,8 +11,11 @@ from prefect.client.orchestration import get_client
 from prefect.states import AwaitingRetry, Pending, Running
 
 from flows import run, stopping
+from flows.batch_prediction import BatchPredictionRecipe, batch_prediction
 from flows.stopping import seconds_to_wait, wait_for_last_try
+from pipelines.artifacts import ArtifactStore
 from pipelines.artifacts.claims import LEASE_SECONDS
+from pipelines.config.errors import UserError
 from pipelines.recipes.models import CorpusRecipe
 from tests.integration.object_stores import BUCKET, s3_server
 
@@ -20,6 +23,15 @@ from tests.integration.object_stores import BUCKET, s3_server
 @flow
 def learns() -> None:
     pass
+
+
+@pytest.fixture
+def slept(prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long each wait would have lasted."""
+    slept: list[float] = []
+    # In its own module alone: other threads of the process sleep, too.
+    monkeypatch.setattr(stopping, "time", SimpleNamespace(sleep=slept.append))
+    return slept
 
 
 def a_run(*, told_to_go: bool) -> UUID:
@@ -33,6 +45,12 @@ def a_run(*, told_to_go: bool) -> UUID:
     return made.id
 
 
+def be_in_second_try(monkeypatch: pytest.MonkeyPatch, *, told_to_go: bool) -> None:
+    flow_run = {"RUN_COUNT": "2", "ID": str(a_run(told_to_go=told_to_go))}
+    for name, value in flow_run.items():
+        monkeypatch.setenv(f"PREFECT__RUNTIME__FLOW_RUN__{name}", value)
+
+
 def test_it_waits_for_the_signals_and_the_lease_and_no_longer(prefect_api: str) -> None:
     told, now = a_run(told_to_go=True), datetime.now(UTC)
     seconds = seconds_to_wait(told, now)
@@ -41,14 +59,14 @@ def test_it_waits_for_the_signals_and_the_lease_and_no_longer(prefect_api: str) 
     assert seconds_to_wait(told, now + timedelta(hours=1)) == 0
 
 
-def test_it_says_so(prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    slept: list[float] = []
+def test_it_says_so(slept: list[float], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    store = ArtifactStore(f"memory://{tmp_path.name}/store")
     noted: list[str] = []
-    # In its own module alone: other threads of the process sleep, too.
-    monkeypatch.setattr(stopping, "time", SimpleNamespace(sleep=slept.append))
-    wait_for_last_try(a_run(told_to_go=False), noted.append)
+    be_in_second_try(monkeypatch, told_to_go=False)
+    wait_for_last_try(store, noted.append)
     assert not slept
-    wait_for_last_try(a_run(told_to_go=True), noted.append)
+    be_in_second_try(monkeypatch, told_to_go=True)
+    wait_for_last_try(store, noted.append)
     assert len(slept) == 1
     (said,) = noted
     assert said.endswith("the process of the last try may still be saving")
@@ -56,12 +74,10 @@ def test_it_says_so(prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_local", [False, True])
-def test_a_run_on_an_object_store_asks_before_it_builds(
-    prefect_api: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_local: bool
+def test_a_run_on_an_object_store_waits_before_it_builds(
+    slept: list[float], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_local: bool
 ) -> None:
-    asked: list[UUID] = []
-    monkeypatch.setattr(run, "wait_for_last_try", lambda flow_run, note: asked.append(flow_run))
-    monkeypatch.setenv("PREFECT__RUNTIME__FLOW_RUN__RUN_COUNT", "2")
+    be_in_second_try(monkeypatch, told_to_go=True)
     with s3_server(monkeypatch):
         place = {"home": str(tmp_path), "store": "" if is_local else f"s3://{BUCKET}/again"}
         recipe = CorpusRecipe.model_validate({"runtime": place})
@@ -72,4 +88,16 @@ def test_a_run_on_an_object_store_asks_before_it_builds(
                 pass
 
         builds()
-    assert len(asked) == (not is_local)
+    assert len(slept) == (not is_local)
+
+
+def test_a_batch_prediction_waits_as_well(
+    slept: list[float], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    be_in_second_try(monkeypatch, told_to_go=True)
+    with s3_server(monkeypatch):
+        place = {"home": str(tmp_path), "store": f"s3://{BUCKET}/again"}
+        recipe = BatchPredictionRecipe.model_validate({"runtime": place})
+        with pytest.raises(UserError, match="needs files to answer"):
+            batch_prediction(recipe)
+    assert len(slept) == 1

@@ -12,8 +12,11 @@ from pathlib import Path
 
 import boto3
 import pytest
+from s3fs import S3FileSystem
 
 from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
+from pipelines.artifacts.claims import ClaimLostError, claimed, remove
+from tests.integration.busy_stores import busy_store
 from tests.integration.object_stores import BUCKET, keys_below, s3_server
 
 STORE = f"s3://{BUCKET}/store"
@@ -193,6 +196,42 @@ def test_a_builder_that_fell_silent_is_followed_and_then_writes_no_more(
     artifact = _build(ArtifactStore(STORE, lease_seconds=1.0), go_on)
     assert artifact.names() == ["train-0"]
     assert len(keys_below("store/thing/")) == 2  # the manifest and the file
+
+
+def test_a_builder_that_wakes_after_its_successor_has_finished_writes_no_more(
+    tmp_path: Path,
+) -> None:
+    store = ArtifactStore(f"memory://{tmp_path.name}/store")
+    files, work = store.filesystem, f"{store.root}/thing/.work"
+    with pytest.raises(ClaimLostError), claimed(files, work, 60.0, {}) as claim:
+        claim.check()
+        remove(files, claim.folder)  # as its successor does at its end
+        claim.check()
+    assert not files.exists(claim.folder)
+
+
+def test_a_process_that_could_not_release_its_attempt_in_an_outage_continues_it(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    with busy_store(environment["AWS_ENDPOINT_URL"]) as busy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", busy.url)
+        S3FileSystem.clear_instance_cache()
+        store = ArtifactStore(STORE)
+
+        def fail(draft: Draft) -> Built:
+            draft.write("train-0", b"of the first try")
+            busy.be_busy(600)
+            raise OSError("the store is away")
+
+        def go_on(draft: Draft) -> Built:
+            assert draft.finished("train-0") is not None
+            return Built(["train-0"], {})
+
+        with pytest.raises(OSError, match="the store is away"):
+            _build(store, fail)
+        busy.be_busy(0)
+        assert _build(store, go_on).local("train-0").read_bytes() == b"of the first try"
 
 
 def test_files_are_published_as_the_build_says_and_a_missing_one_is_an_error(

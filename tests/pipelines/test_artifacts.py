@@ -5,6 +5,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -210,3 +211,29 @@ def test_the_cache_of_remote_files_stays_within_its_bound(
         assert artifact.local(name).stat().st_size == 1000
     cached = sum(path.stat().st_size for path in (tmp_path / "cache/files").iterdir())
     assert cached == 2000
+
+
+_KILLED_WHILE_WRITING = """
+import os
+from pipelines.artifacts import ArtifactStore
+
+def build(draft):
+    with draft.file("a.txt") as file:
+        file.path.write_text("half of it")
+        os._exit(1)
+
+ArtifactStore("memory://killed").get_or_build(
+    "thing", version=1, settings={}, inputs={}, build=build)
+"""
+
+
+def test_what_a_killed_builder_left_in_the_temporary_folder_is_removed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder := tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    subprocess.run([sys.executable, "-c", _KILLED_WHILE_WRITING], env=environment, check=False)
+    assert [path.name for path in folder.rglob("a.txt")] == ["a.txt"]
+    _build(ArtifactStore(f"memory://{tmp_path.name}/store"))
+    assert not list(folder.iterdir())

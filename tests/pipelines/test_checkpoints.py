@@ -13,14 +13,10 @@ import torch
 from pyarrow import PythonFile
 from pyarrow.fs import FileSelector, FSSpecHandler, LocalFileSystem, PyFileSystem
 
+from pipelines.artifacts.scratch import scratch_folder
 from pipelines.config.errors import UserError
 from pipelines.stage import Retention
-from pipelines.training.checkpoint_files import (
-    Checkpoint,
-    kept_by,
-    remove_abandoned,
-    scratch_folder,
-)
+from pipelines.training.checkpoint_files import Checkpoint, kept_by
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.restoring import newest_whole
 from tests.bert_core.ranks import run_ranks
@@ -275,11 +271,11 @@ def test_it_survives_a_power_cut_before_others_are_removed(tmp_path: Path, monke
 
 def test_what_a_killed_process_left_of_a_checkpoint_is_removed_and_no_other(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    code = "from pipelines.training.checkpoint_files import scratch_folder; print(scratch_folder())"
+    code = "from pipelines.artifacts.scratch import scratch_folder; print(scratch_folder())"
     killed = Path(subprocess.check_output([sys.executable, "-c", code], text=True).strip())
-    mine, foreign = scratch_folder(), tmp_path / "bertsmith-checkpoint-elsewhere-1-1-x"
+    mine, foreign = scratch_folder(), tmp_path / "bertsmith-scratch-elsewhere-1-1-x"
     foreign.mkdir()
     killed = killed.rename(tmp_path / killed.name)
-    remove_abandoned()
-    assert sorted(tmp_path.iterdir()) == sorted([mine, foreign])
+    another = scratch_folder()
+    assert sorted(tmp_path.iterdir()) == sorted([mine, foreign, another])
     assert not killed.exists()

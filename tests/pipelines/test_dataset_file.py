@@ -2,11 +2,13 @@
 
 import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.compression import zstd
 
 from pipelines.config.errors import UserError
 from pipelines.stages.dataset.items import LeftOut, read_labelled
@@ -67,10 +69,13 @@ def test_quotes_in_tsv_are_ordinary_characters(tmp_path: Path) -> None:
     assert rows == [('"hello', "ham"), ('win" now', "spam")]
 
 
-def test_jsonl_gzip_and_a_byte_order_mark_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl.gz"
+@pytest.mark.parametrize(("suffix", "compress"), [("gz", gzip.compress), ("zst", zstd.compress)])
+def test_compressed_jsonl_and_a_byte_order_mark_are_read(
+    tmp_path: Path, suffix: str, compress: Callable[[bytes], bytes]
+) -> None:
+    path = tmp_path / f"a.jsonl.{suffix}"
     lines = '\ufeff{"text": "one", "label": 1}\n\n{"text": "two", "label": 0}\n'
-    path.write_bytes(gzip.compress(lines.encode()))
+    path.write_bytes(compress(lines.encode()))
     rows = _items(path)
     assert rows == [("one", "1"), ("two", "0")]
 
@@ -81,6 +86,7 @@ def test_jsonl_gzip_and_a_byte_order_mark_are_read(tmp_path: Path) -> None:
         ("a.csv", "", {}, "has no labelled rows"),
         ("a.csv", "x,y,z\n1,2,3\n", {}, "cannot tell which columns .* found x, y, z"),
         ("a.csv", "text,label\na,b\n", {"label_column": "kind"}, "has no column 'kind'"),
+        ("a.csv", "label,text,label\na,b,c\n", {}, "has two columns 'label'; rename"),
         (
             "a.tsv",
             "text\tlabel\none\n",
@@ -145,6 +151,17 @@ def test_parquet_files_are_read(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": [7, 8], "text": ["one", "two"], "label": [1, 0]}), path)
     rows = _items(path)
     assert rows == [("one", "1"), ("two", "0")]
+
+
+def test_texts_of_parquet_may_be_bytes_of_any_kind(tmp_path: Path) -> None:
+    texts = pa.array([b"good film", "café".encode(), "café".encode("cp1252")])
+    labels = pa.array([b"pos", b"neg", b"neg"])
+    for column in (texts, texts.view(pa.string())):
+        pq.write_table(pa.table({"text": column, "label": labels}), tmp_path / "a.parquet")
+        left_out = LeftOut()
+        rows = _items(tmp_path / "a.parquet", left_out)
+        assert rows == [("good film", "pos"), ("café", "neg"), ("café", "neg")]
+        assert left_out.tally.repaired == {"bytes that were not UTF-8": 1}
 
 
 def test_a_parquet_file_that_is_cut_or_corrupt_is_named(tmp_path: Path) -> None:

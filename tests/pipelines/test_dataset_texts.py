@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from bert_core.vocabulary import WordPieceTokenizer
@@ -125,6 +127,31 @@ def test_labels_that_teach_nothing_are_refused(
     path.write_text("label\ttext\n" + "".join(f"{label}\t{text}\n" for text, label in rows))
     with pytest.raises(UserError, match=message):
         build_dataset(DatasetSettings(source=LabelledFile(path=str(path))), None, context)
+
+
+def test_whole_numbers_of_a_column_with_gaps_are_the_same_classes(
+    tmp_path: Path, context: StageContext
+) -> None:
+    texts = [f"text {number}" for number in range(21)]
+    labels = [float(number % 2) for number in range(20)]
+    train = pa.table({"text": texts, "label": [*labels, None]})
+    pq.write_table(train, tmp_path / "train.parquet")
+    heldout = pa.table({"text": ["a", "b"], "label": [0, 1]})
+    pq.write_table(heldout, tmp_path / "heldout.parquet")
+    source = LabelledFile(
+        path=str(tmp_path / "train.parquet"), heldout_path=str(tmp_path / "heldout.parquet"),
+        bad_items="skip",
+    )  # fmt: skip
+    dataset = build_dataset(DatasetSettings(source=source), None, context)
+    assert dataset.statistics["labels"] == ["0", "1"]
+
+
+def test_labels_of_heldout_texts_alone_are_named(tmp_path: Path, context: StageContext) -> None:
+    settings = _write(tmp_path / "train.tsv", _rows(40))
+    _write(tmp_path / "dev.tsv", [("another", "unknown"), ("one more", "rare")] * 2)
+    source = settings.source.model_copy(update={"heldout_path": str(tmp_path / "dev.tsv")})
+    with pytest.raises(UserError, match=r"\[.unknown.\] are only among .* add training texts with"):
+        build_dataset(DatasetSettings(source=source), None, context)
 
 
 def test_no_task_is_not_built(context: StageContext) -> None:

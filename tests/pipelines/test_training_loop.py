@@ -1,6 +1,7 @@
 """The steps of a training run in this process: what it counts going back, and how it gives up."""
 
 import math
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from pyarrow.fs import LocalFileSystem
+from fsspec.implementations.local import LocalFileSystem as Local
+from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem
 
 from bert_core.batch import Batch
 from bert_core.model.catalogue import PretrainingModel
@@ -106,6 +108,7 @@ def test_the_clock_stores_checkpoints_that_a_run_goes_on_from_and_no_way_back_le
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training_loop, "_TIMES_ITS_COST", 0)
+    monkeypatch.setattr(training_loop, "_TIMES_ITS_STORING", 0)
     wrong = {5: math.nan, 6: math.nan}
     seldom = {"checkpoint_every_steps": NUM_STEPS}
     alone = loop_that_meets(wrong, tmp_path / "alone", **seldom)
@@ -130,3 +133,28 @@ def test_the_clock_stores_checkpoints_that_a_run_goes_on_from_and_no_way_back_le
     assert loop.state.telemetry.history == alone.state.telemetry.history
     ours, theirs = (each.state.optimizer.arena.values for each in (loop, alone))
     torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+
+
+class SlowStore(FSSpecHandler):
+    """Takes its time with each file."""
+
+    def __init__(self) -> None:
+        super().__init__(Local(auto_mkdir=True))
+
+    def open_output_stream(self, path: str, metadata: Any) -> Any:
+        time.sleep(0.2)
+        return super().open_output_stream(path, metadata)
+
+
+def test_the_clock_asks_a_slow_store_less_often(tmp_path: Path) -> None:
+    loop = loop_that_meets({}, tmp_path)
+    slow = Checkpoints(str(tmp_path / "slow"), PyFileSystem(SlowStore()), Retention())
+    timed = replace(loop, checkpoint_seconds=0.1, state=replace(loop.state, checkpoints=slow))
+    now = time.perf_counter()
+    assert timed._is_time(now - 1.0, 0.0)
+    (tmp_path / "draft").mkdir()
+    slow.store(tmp_path / "draft", step=2, is_regular=False, loss=None)
+    slow.wait()
+    now = time.perf_counter()
+    assert not timed._is_time(now - 1.0, 0.0)
+    assert timed._is_time(now - 1000.0, 0.0)

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -13,6 +14,7 @@ import pytest
 
 from flows.reporting.run_report import _over_seeds
 from pipelines.artifacts import Artifact, ArtifactStore
+from pipelines.cluster.mapping import map_tasks
 from pipelines.config.errors import UserError
 from pipelines.registry.comparison.evaluation import twin_of
 from pipelines.stage import Progress, StageContext
@@ -21,8 +23,11 @@ from pipelines.stages.dataset.stage import build_dataset
 from pipelines.stages.finetuning import headline
 from pipelines.stages.finetuning.settings import FinetuningSettings, SearchSettings
 from pipelines.stages.finetuning.stage import build_task_model
+from pipelines.stages.finetuning.trials import Trial, _trained
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
+from pipelines.tracking.tracker import Tracker
+from pipelines.tracking.transient import is_transient
 from tests.pipelines.small_data import SYLLABLES, invented_text
 
 SETTINGS = FinetuningSettings(
@@ -59,7 +64,20 @@ def test_points_are_every_combination_in_order() -> None:
     assert points == [
         {"learning_rate": rate, "num_epochs": epochs} for rate in (1e-3, 1e-4) for epochs in (1, 2)
     ]
-    assert FinetuningSettings(search=SearchSettings(dropout=(0.0,))).is_one_training is True
+    assert FinetuningSettings().is_one_training is True
+    # A single value counts, too.
+    assert FinetuningSettings(search=SearchSettings(dropout=(0.0,))).is_one_training is False
+
+
+def test_auto_is_the_grid_of_the_paper_around_the_recipe() -> None:
+    search = SearchSettings(learning_rate="auto", num_epochs="auto", dropout=(0.0,))
+    of_paper = search.around(learning_rate=5e-5, num_epochs=3)
+    assert of_paper.learning_rate == (5e-5, 3e-5, 2e-5)
+    assert of_paper.num_epochs == (2, 3, 4)
+    of_small_encoder = search.around(learning_rate=1e-3, num_epochs=20)
+    assert of_small_encoder.learning_rate == (1e-3, 6e-4, 4e-4)
+    assert of_small_encoder.num_epochs == (13.3, 20, 26.7)
+    assert len(of_small_encoder.points()) == 9
 
 
 def test_values_are_searched_seeds_repeated_and_the_best_is_published(
@@ -111,6 +129,17 @@ def test_values_are_searched_seeds_repeated_and_the_best_is_published(
     twin = twin_of(best, context.store)  # what the registry compares a first version with
     assert twin is not None
     assert twin.fingerprint == random.fingerprint
+
+
+def test_a_tracker_that_is_away_from_one_trial_is_worth_another_try(
+    encoder: Artifact, dataset: Artifact, tmp_path: Path
+) -> None:
+    tracker = Tracker(uri="http://127.0.0.1:9", experiment="tests")
+    context = StageContext(store=ArtifactStore(tmp_path), tracker=tracker)
+    train = partial(_trained, SETTINGS, dataset, encoder, "pretrained", context)
+    with pytest.raises(UserError, match=r"tracker at http://127\.0\.0\.1:9 failed") as told:
+        map_tasks(train, [Trial({}, 0)], num_workers=1, cpus_each=0)
+    assert is_transient(told.value)
 
 
 @pytest.mark.slow

@@ -113,7 +113,7 @@ def _against_baselines(
     """
     items = compared_items(candidate, evaluation, settings)
     ours = items.score(evaluation.answers)
-    constant = _constant_baseline(candidate)
+    constant = _constant_baseline(candidate, items)
     guess = "the token-frequency baseline"
     learned: dict[str, WeightedScore] = {}
     if not candidate.is_encoder:
@@ -135,8 +135,8 @@ def _against_baselines(
     return replace(comparison, reason=f"{comparison.reason}; {_REMEDY.format(name=name)}")
 
 
-def _constant_baseline(candidate: Candidate) -> float:
-    """The figure of the majority-class baseline; of an encoder, of the token frequencies.
+def _constant_baseline(candidate: Candidate, items: ComparedItems) -> float:
+    """The figure of the majority-class baseline on `items`; of an encoder, of token frequencies.
 
     Raises CannotCompareError where none was computed for this figure.
     """
@@ -145,7 +145,8 @@ def _constant_baseline(candidate: Candidate) -> float:
         names = ("baseline/mlm_loss", "baseline/clm_loss")
         name = next((each for each in names if each in statistics), names[0])
     else:
-        statistics = candidate.data.statistics
+        train = read_items(candidate.data, "train")
+        statistics = family_of(candidate.data).described(train, items.items)
         name = candidate.metric.replace("eval/", "baseline/")
         if name not in statistics and candidate.metric in _CORRELATIONS:
             return 0.0

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from pipelines.config.errors import UserError
-from pipelines.io.records import TEXT_COLUMNS
+from pipelines.io.records import TEXT_COLUMNS, check_names
 from pipelines.stages.dataset.settings import LabelledDataset, LabelledFile
 from pipelines.tasks import Form
 
@@ -113,6 +113,7 @@ def columns_of(
         if text is None:
             raise header.missing("text_column", texts)
         raise header.missing("label_column", labels)
+    check_names(names, settings.place)
     seconds: Sequence[str] = ("context",)
     if form == "texts":
         seconds = pair[1:] if pair else ()
@@ -220,6 +221,7 @@ def _is_number(text: str) -> bool:
 
 def _of_pairs(header: _Header, first_row: int, rows: Sequence[Sequence[Any]]) -> Columns:
     """Two texts that belong together, or as much so as their label says, where there is one."""
+    check_names(header.names, header.settings.place)
     pair = header.pair() or ()
     text = header.find("text_column", pair[:1])
     second = header.find("second_text_column", pair[1:])

@@ -14,15 +14,14 @@ import ast
 import hashlib
 import io
 import json
-import math
 import tokenize
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from pipelines.config.errors import UserError
 from pipelines.io.files import format_suffix
-from pipelines.io.records import dialect_of, opened, without_lone_surrogates
-from pipelines.io.text import Tally, restored
+from pipelines.io.records import dialect_of, is_nothing, opened, without_lone_surrogates
+from pipelines.io.text import Tally, restored_in
 from pipelines.tasks import Form
 
 _COLUMNS: Final = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
@@ -139,12 +138,12 @@ def text_in(value: Any, tally: Tally) -> str:
     """A value as the text of a CSV file; nothing and NaN are empty."""
     if is_nothing(value):
         return ""
-    return restored(str(value), tally.repaired).strip()
+    return str(restored_in(value, tally.repaired)).strip()
 
 
-def is_nothing(value: Any) -> bool:
-    """Whether a cell has no value: null or NaN."""
-    return value is None or (isinstance(value, float) and math.isnan(value))
+def cell_in(value: Any, tally: Tally) -> Any:
+    """As `text_in`; a list or a table stays as it is, for the family to refuse."""
+    return value if isinstance(value, list | dict) else text_in(value, tally)
 
 
 def words_in(value: Any, tally: Tally) -> list[str]:
@@ -167,7 +166,7 @@ def labels_in(value: Any, separator: str, tally: Tally) -> Any:
     in brackets that is no list.
     """
     if isinstance(value, list):
-        found = [text_in(each, tally) if isinstance(each, str) else each for each in value]
+        found = [text_in(each, tally) if isinstance(each, str | bytes) else each for each in value]
         return [None if is_nothing(each) else each for each in found if each != ""]
     if isinstance(value, dict):
         return value
@@ -203,8 +202,9 @@ def _num_values(found: Any) -> int:
 
 
 def _parted(value: Any, tally: Tally) -> list[Any]:
+    value = restored_in(value, tally.repaired)
     if isinstance(value, str):
-        return restored(value, tally.repaired).split()
+        return value.split()
     if is_nothing(value):
         return []
     return value if isinstance(value, list) else [value]

@@ -5,15 +5,15 @@ from typing import Any, Final
 
 from pipelines.config.errors import UserError
 from pipelines.io import records
-from pipelines.io.records import BadRow, table_rows
+from pipelines.io.records import BadRow, check_names, is_nothing, table_rows
 from pipelines.io.text import Tally, restored_in
 from pipelines.stages.dataset.columns import Columns, columns_of
 from pipelines.stages.dataset.hugging_face import class_names_of_schema
 from pipelines.stages.dataset.records import (
     NO_SQUAD,
     Record,
+    cell_in,
     format_of,
-    is_nothing,
     labels_in,
     squad_record,
     tags_in,
@@ -96,6 +96,7 @@ def _rows(
             f"and call the column of {path} as the task does"
         )
     names = [str(cell).strip() for cell in rows[0][1]]
+    check_names(names, path)
     group = settings.group_column
     if group and group not in names:
         raise UserError(
@@ -114,8 +115,7 @@ def _records(
     tally: Tally,
 ) -> Iterator[Record]:  # fmt: skip
     for place, cells in rows:
-        text = cells[columns.text]
-        has_text = not is_nothing(text) and str(text).strip()
+        has_text = text_in(cells[columns.text], Tally())
         if form in ("texts", "pairs", "choices") and not has_text:
             tally.dropped["rows without a text"] += 1
             continue
@@ -141,12 +141,11 @@ def _texts(
     cells: list[Any], columns: Columns, settings: LabelledFile | LabelledDataset, tally: Tally
 ) -> dict[str, Any]:
     assert columns.label is not None
-    fields: dict[str, Any] = {"text": text_in(cells[columns.text], tally)}
+    fields: dict[str, Any] = {"text": cell_in(cells[columns.text], tally)}
     if columns.second is not None:
-        fields["second_text"] = text_in(cells[columns.second], tally)
-    label = cells[columns.label]
-    # Lists are left to the family, which says what a label must be.
-    fields["label"] = label if isinstance(label, list | dict) else text_in(label, tally)
+        fields["second_text"] = cell_in(cells[columns.second], tally)
+    label = _whole(cells[columns.label])
+    fields["label"] = cell_in(label, tally)
     if fields["label"] == _NOT_AGREED and columns.is_inference:
         fields["label"] = ""
     fields["labels"] = labels_in(label, settings.label_separator, tally)
@@ -157,10 +156,10 @@ def _pair(cells: list[Any], columns: Columns, tally: Tally) -> dict[str, Any]:
     assert columns.second is not None
     places = {"second_text": columns.second, "label": columns.label, "other_text": columns.other}
     read = {
-        name: None if place is None else text_in(cells[place], tally)
+        name: None if place is None else cell_in(cells[place], tally)
         for name, place in places.items()
     }
-    return {"text": text_in(cells[columns.text], tally), **read}
+    return {"text": cell_in(cells[columns.text], tally), **read}
 
 
 def _question(cells: list[Any], columns: Columns, tally: Tally) -> dict[str, Any]:
@@ -242,9 +241,13 @@ def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
+def _whole(value: Any) -> Any:
+    """A whole number as one: tables with gaps hold it as a float."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def _label(value: Any, tally: Tally) -> int | str:
-    if isinstance(value, float) and value.is_integer():  # as tables with gaps hold whole numbers
-        return int(value)
+    value = _whole(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     return text_in(value, tally)

@@ -24,7 +24,7 @@ FINETUNING = Stage(
     "random weights.",
     example="bertsmith finetune demo --labels reviews.csv",
     kind="finetuned",
-    version=3,
+    version=4,
     needs=("dataset", "pretraining"),
     build="pipelines.stages.finetuning.stage:build_task_model",
     check="pipelines.stages.finetuning.preparation:check_settings",

@@ -1,12 +1,15 @@
 """Preparing a model for fine-tuning: checked before a run, done before the first step."""
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from bert_core.batch import IGNORED_LABEL, LabelledBatch
 from bert_core.model.catalogue import Model, TrainableModel
 from bert_core.model.classes import OneOfClasses
-from bert_core.model.preparation import freeze
-from bert_core.model.task_models import TextLabeller, TextModel
+from bert_core.model.preparation import freeze, resize_positions
+from bert_core.model.task_models import SequenceRegressor, TextLabeller, TextModel
 from pipelines.config.errors import UserError
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.tasks import TaskExamples, TaskFamily
@@ -48,7 +51,7 @@ def _check_model(settings: FinetuningSettings, model: type[Model]) -> None:
 
 
 def prepare(model: TrainableModel, settings: FinetuningSettings, train: TaskExamples) -> None:
-    """Choose what the head reads, freeze what stays as it is, and set what classes count.
+    """Set how much the model reads, what its head reads, what is frozen, and how losses are scaled.
 
     Raises UserError as `check_settings` does, and where the model has fewer layers than are to be
     frozen.
@@ -57,6 +60,8 @@ def prepare(model: TrainableModel, settings: FinetuningSettings, train: TaskExam
     if settings.pooling == "mean":
         assert isinstance(model, TextModel)
         model.drop_pooler()
+    if settings.max_tokens is not None:  # it reads no position that it was not fine-tuned on
+        resize_positions(model, settings.max_tokens)
     num_layers = model.config.num_layers
     if settings.freeze_layers > num_layers:
         raise UserError(
@@ -75,6 +80,9 @@ def prepare(model: TrainableModel, settings: FinetuningSettings, train: TaskExam
             if num_labels is None:
                 raise UserError(_NO_NAMES)
             model.class_weights = balanced_weights(train, num_labels)
+    if isinstance(model, SequenceRegressor):
+        values = _labels_of(train).astype(np.float64)
+        model.mean, model.deviation = float(values.mean()), float(values.std()) or 1.0
 
 
 def balanced_weights(train: TaskExamples, num_labels: int) -> tuple[float, ...]:
@@ -83,8 +91,12 @@ def balanced_weights(train: TaskExamples, num_labels: int) -> tuple[float, ...]:
     Weighted so, all classes together count alike, and the labels as much as before. A class that
     no label has counts as if it had one.
     """
-    batch = train.batch(np.arange(len(train)))
-    assert isinstance(batch, LabelledBatch), type(batch)
-    labels = batch.labels.numpy()
+    labels = _labels_of(train)
     counts = np.bincount(labels[labels != IGNORED_LABEL], minlength=num_labels)
     return tuple((counts.sum() / num_labels / np.maximum(counts, 1)).tolist())
+
+
+def _labels_of(train: TaskExamples) -> NDArray[Any]:
+    batch = train.batch(np.arange(len(train)))
+    assert isinstance(batch, LabelledBatch), type(batch)
+    return batch.labels.numpy()

@@ -1,6 +1,7 @@
 """The settings of a fine-tuning."""
 
 import math
+from collections.abc import Sequence
 from itertools import product
 from typing import Annotated, Any, Literal
 
@@ -17,19 +18,36 @@ NumEpochs = Annotated[
 ]
 
 
+# Devlin et al., 2019, appendix A.3, for BERT-base: rates of 5e-5, 3e-5 and 2e-5, two, three and
+# four epochs. The same around other rates and epochs:
+_RATES_OF_PAPER = (1.0, 0.6, 0.4)
+_EPOCHS_OF_PAPER = (2 / 3, 1.0, 4 / 3)
+
+
+def _times(value: float, scales: Sequence[float]) -> tuple[float, ...]:
+    return tuple(float(f"{value * scale:.3g}") for scale in scales)
+
+
 class SearchSettings(Settings):
-    """Values to try of a fine-tuning, all combinations of them; an empty list: the recipe's own.
+    """Values to try of a fine-tuning, all combinations of them; an empty list: the recipe's own."""
 
-    The grid of the paper (Devlin et al., 2019, appendix A.3): batches of 16 and 32, rates of 5e-5,
-    3e-5 and 2e-5, two, three and four epochs.
-    """
-
-    learning_rate: tuple[Rate, ...] = Field(default=(), description="Peak learning rates.")
+    learning_rate: Annotated[
+        tuple[Rate, ...] | Literal["auto"],
+        in_one_sentence("must be a list of numbers above 0 and at most 1, or auto"),
+    ] = Field(
+        default=(),
+        description="Peak learning rates; auto: the recipe's, and 0.6 and 0.4 times that.",
+    )
     global_batch_size: tuple[Annotated[int, Field(ge=1, le=10**9)], ...] = Field(
         default=(), description="Texts of one optimizer step."
     )
-    num_epochs: tuple[Annotated[float, Field(gt=0, le=10**6)], ...] = Field(
-        default=(), description="Passes over the labelled texts."
+    num_epochs: Annotated[
+        tuple[Annotated[float, Field(gt=0, le=10**6)], ...] | Literal["auto"],
+        in_one_sentence("must be a list of numbers above 0 and at most 1,000,000, or auto"),
+    ] = Field(
+        default=(),
+        description="Passes over the labelled texts; auto: the recipe's, a third fewer and a third "
+        "more.",
     )
     dropout: tuple[Annotated[float, Field(ge=0, lt=1)], ...] = Field(
         default=(), description="Dropout on hidden states and attention."
@@ -47,8 +65,20 @@ class SearchSettings(Settings):
         default=(), description="Share of each item's class that the loss gives to all alike."
     )
 
+    def around(self, learning_rate: float, num_epochs: float) -> "SearchSettings":
+        """The same with numbers in place of each `auto`, around the recipe's."""
+        found: dict[str, Any] = {}
+        if self.learning_rate == "auto":
+            found["learning_rate"] = _times(learning_rate, _RATES_OF_PAPER)
+        if self.num_epochs == "auto":
+            found["num_epochs"] = _times(num_epochs, _EPOCHS_OF_PAPER)
+        return self.model_copy(update=found)
+
     def points(self) -> list[dict[str, Any]]:
-        """Every combination, in the order of the values; one that changes nothing without any."""
+        """Every combination, in the order of the values; one that changes nothing without any.
+
+        Without `auto`.
+        """
         tried = {
             name: values for name in type(self).model_fields if (values := getattr(self, name))
         }
@@ -129,7 +159,8 @@ class FinetuningSettings(TrainingSettings):
     max_tokens: int | None = Field(
         default=None,
         ge=8,
-        description="Longer texts are cut to so many tokens; empty: to what the encoder reads.",
+        description="Longer texts are cut to this many tokens, in training and by the published "
+        "model; empty: to what the encoder reads.",
     )
     long_texts: Literal["cut", "windows"] = Field(
         default="cut",
@@ -177,7 +208,7 @@ class FinetuningSettings(TrainingSettings):
     @property
     def is_one_training(self) -> bool:
         """Whether neither seeds nor values are compared."""
-        return self.num_seeds == 1 and len(self.search.points()) == 1
+        return self.num_seeds == 1 and self.search == SearchSettings()
 
     @property
     def rate_scales(self) -> dict[str, float]:

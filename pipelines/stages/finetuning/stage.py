@@ -49,9 +49,13 @@ def resolved_settings(
         note = f"finetuning: num_epochs=auto is {epochs:g} for {num_items:,} training items"
         send_note(observe, "finetuning", note)
     rate = resolved_rate(settings.learning_rate, "finetuning", config_of(encoder), observe)
-    pooling = _pooling(settings, dataset, encoder)
     return settings.model_copy(
-        update={"num_epochs": float(epochs), "learning_rate": rate, "pooling": pooling}
+        update={
+            "num_epochs": float(epochs),
+            "learning_rate": rate,
+            "pooling": _pooling(settings, dataset, encoder),
+            "search": settings.search.around(rate, epochs),
+        }
     )
 
 

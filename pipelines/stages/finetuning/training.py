@@ -124,7 +124,7 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
     tokenizer = WordPieceTokenizer.from_directory(encoder.local_folder())
     encoder_config, family = config_of(encoder), family_of(dataset)
     reading = reading_of(settings, encoder_config)
-    whole = Reading(encoder_config.max_position_embeddings, rank=rank, world_size=world_size)
+    whole = Reading(reading.max_tokens, rank=rank, world_size=world_size)
     heldout = read_items(dataset, "heldout")
     train_examples = family.examples(read_items(dataset, "train"), tokenizer, reading)
     heldout_examples = family.examples(heldout, tokenizer, reading)
@@ -161,7 +161,7 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
         return {family.curve[name]: value for name, value in means.items()}
 
     def final_evaluation(model: TrainableModel) -> dict[str, Any]:
-        # With the longest texts that the model can read, as the published model is used.
+        # In the windows of the published model, which may advance by another stride.
         answers = family.answers(model, tokenizer, heldout, whole)
         return {"answers": tuple(answers), "num_parameters": count_parameters(model)}
 

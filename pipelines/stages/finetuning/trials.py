@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.cluster.connection import connect, nodes
 from pipelines.cluster.mapping import map_tasks
+from pipelines.config.errors import UserError
 from pipelines.stage import Progress, StageContext, ignore
 from pipelines.stages.finetuning import FINETUNING
 from pipelines.stages.finetuning.settings import FinetuningSettings
@@ -21,6 +22,7 @@ from pipelines.stages.finetuning.training import (
     files_of,
     train_task_model,
 )
+from pipelines.tracking.transient import is_transient
 from pipelines.training.arithmetic import resolve
 from pipelines.training.runs import Trained, numbers, open_run, recorded, training_input
 
@@ -168,10 +170,14 @@ def _trained(
 ) -> Artifact:
     """One trial, on one CPU or GPU; runs as a Ray task, which only waits for its worker."""
     ranks = replace(context.ranks, workers=1, cpus_per_worker=1)
-    return train_task_model(
-        trial.of(settings), dataset, encoder, replace(context, ranks=ranks),
-        initialization=initialization,
-    )  # fmt: skip
+    try:
+        return train_task_model(
+            trial.of(settings), dataset, encoder, replace(context, ranks=ranks),
+            initialization=initialization,
+        )  # fmt: skip
+    except UserError as error:
+        error.is_transient = is_transient(error)
+        raise
 
 
 def _best(models: Sequence[Artifact], score: str) -> int:
@@ -204,5 +210,5 @@ def _computed_on(model: Artifact, context: StageContext) -> Mapping[str, str]:
     """The machine that made the model's figures, as its own run says."""
     if context.tracker is None:
         return {}
-    run_id = context.tracker.find_run(model.fingerprint)
+    run_id = context.tracker.find_run(model.fingerprint, model.manifest.attempt)
     return {} if run_id is None else context.tracker.computed_on(run_id)

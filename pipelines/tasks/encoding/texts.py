@@ -25,11 +25,19 @@ from pipelines.training.ranks import sum_over_ranks
 _NO_LABEL = ("", "nan", "<na>")
 
 
+def check_texts(record: Mapping[str, Any], *names: str) -> None:
+    """Raise BadItemError where one of these fields holds something that is no text."""
+    for name in names:
+        if not isinstance(record.get(name), str | None):
+            raise BadItemError(f"have a text as its {name}", f"{record[name]!r:.60}")
+
+
 def text_fields(record: Mapping[str, Any]) -> Item:
     """The fields of an item that hold its text and, or None, the second one.
 
-    Raises BadItemError where the second one of a pair is empty.
+    Raises BadItemError where they hold no text, or the second one of a pair is empty.
     """
+    check_texts(record, "text", "second_text")
     second = record.get("second_text")
     if second == "":
         raise BadItemError("have both texts of its pair", "an empty second one")
@@ -63,8 +71,8 @@ def check_known(heldout: set[str], known: Iterable[str]) -> None:
     unknown = sorted(heldout - set(known))
     if unknown:
         raise UserError(
-            f"the labels {unknown[:5]} are only among the held-out texts; give them more texts or "
-            "another split seed"
+            f"the labels {unknown[:5]} are only among the held-out texts; add training texts "
+            "with them, or set another split seed"
         )
 
 

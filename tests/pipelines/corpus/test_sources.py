@@ -125,6 +125,34 @@ def test_parquet_row_groups_are_divided_without_loss(tmp_path, spans):
     assert found == [("k", text) for text in texts]
 
 
+def test_texts_of_parquet_may_be_bytes_of_any_kind(tmp_path):
+    path = tmp_path / "rows.parquet"
+    texts = pa.array([b"one", "café".encode(), "café".encode("cp1252")])
+    for column in (texts, texts.view(pa.string())):
+        pq.write_table(pa.table({"text": column, "kind": [b"k"] * 3}), path)
+        found, tally = read(Columnar(paths=(str(path),), label_field="kind"))
+        assert found == [("k", "one"), ("k", "café"), ("k", "café")]
+        assert tally.repaired["bytes that were not UTF-8"] == 1
+
+
+def test_a_label_that_holds_nothing_is_none(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("text,kind\none,\ntwo,  \nthree, spam\nfour,spam\n")
+    found, _ = read(DelimitedText(paths=(str(path),), label_field="kind"))
+    assert [label for label, _ in found] == ["rows", "rows", "spam", "spam"]
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"text": ["one", "two"], "kind": [float("nan"), None]}), path)
+    found, _ = read(Columnar(paths=(str(path),), label_field="kind"))
+    assert [label for label, _ in found] == ["rows", "rows"]
+
+
+def test_of_two_columns_of_one_name_none_is_taken(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("text,id,text\none,1,two\n")
+    with pytest.raises(UserError, match=r"rows\.csv has two columns .text.; rename or remove"):
+        read(DelimitedText(paths=(str(path),)))
+
+
 @pytest.mark.parametrize("opener", [pa.ipc.new_file, pa.ipc.new_stream])
 def test_arrow_files_and_streams_are_read(tmp_path, opener):
     path = tmp_path / "rows.arrow"

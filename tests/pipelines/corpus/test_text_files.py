@@ -7,10 +7,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-import zstandard
+from fsspec.compression import zstd
 
 from pipelines.config.errors import UserError
-from pipelines.io.files import expand
+from pipelines.io.files import expand, read_head
 from pipelines.io.records import opened
 from pipelines.io.text import Tally
 from pipelines.stages.corpus.settings import PlainText
@@ -97,7 +97,7 @@ def test_scripts_without_blanks_gain_none_where_lines_are_joined(tmp_path):
         (".gz", gzip.compress),
         (".bz2", bz2.compress),
         (".xz", lzma.compress),
-        (".zst", zstandard.compress),
+        (".zst", zstd.compress),
     ],
 )
 def test_compressed_files_are_opened_and_labelled_by_their_inner_name(tmp_path, suffix, compress):
@@ -130,11 +130,20 @@ def test_a_line_without_end_is_cut_between_letters(tmp_path, monkeypatch):
     assert "".join(texts(path, "line")) == "é" * 5000
 
 
-def test_a_corrupt_gzip_member_is_named(tmp_path):
-    path = tmp_path / "broken.txt.gz"
-    path.write_bytes(gzip.compress(b"A sentence. " * 1000)[:-20])
-    with pytest.raises(UserError, match=r"broken\.txt\.gz is not a whole gzip file"):
+@pytest.mark.parametrize(
+    ("suffix", "kind", "compress"), [("gz", "gzip", gzip.compress), ("zst", "zstd", zstd.compress)]
+)
+def test_a_compressed_file_that_is_cut_is_named(tmp_path, suffix, kind, compress):
+    path = tmp_path / f"broken.txt.{suffix}"
+    path.write_bytes(compress(b"A sentence. " * 1000)[:-20])
+    with pytest.raises(UserError, match=rf"broken\.txt\.{suffix} is not a whole {kind} file"):
         documents(path, "file")
+
+
+def test_a_file_of_several_zstd_frames_is_read_whole(tmp_path):
+    path = tmp_path / "a.txt.zst"
+    path.write_bytes(zstd.compress(b"One. ") + zstd.compress(b"Two."))
+    assert read_head(str(path), 7) == (b"One. Tw", False)
 
 
 def test_a_binary_file_named_txt_is_refused(tmp_path):

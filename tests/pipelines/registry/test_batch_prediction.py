@@ -79,6 +79,9 @@ def test_every_row_of_every_file_is_answered_by_the_version_that_the_alias_named
     assert pq.read_table(made.local("part-00002-00000.parquet")).to_pydict()["row"] == [0, 2]
     assert shards(tmp_path / "answers") == shards(tmp_path / "store")
     assert pq.read_table(tmp_path / "answers").num_rows == 30
+    again = BatchSettings(model="encoder/1", files=(str(tmp_path / "answers"),))
+    asked_again = build_predictions(again, models.tracker, own_context(models, tmp_path / "again"))
+    assert asked_again.statistics["rows"] == 30
 
     models.register(models.encoder(2))
     assert build_predictions(settings, models.tracker, own_context(models, tmp_path)).reused
@@ -133,6 +136,29 @@ def test_any_number_of_workers_and_a_stop_between_give_the_same_bytes(
     assert len(answered) == 5 - len(kept)
     assert (answered[-1].done, answered[-1].total) == (45, 45)
     assert answered[-1].seconds_left == 0
+
+
+def test_a_file_that_changes_ends_the_run_and_its_answers_are_used_by_no_later_one(
+    models: Models, tmp_path: Path
+) -> None:
+    models.register(models.encoder(1))
+    path = Path(texts(tmp_path, "a.parquet", 25))
+    before, other = path.read_bytes(), Path(texts(tmp_path, "b.parquet", 25))
+    settings = BatchSettings(model="encoder/1", files=(str(path),), rows_per_shard=10)
+    build_predictions(settings, models.tracker, own_context(models, tmp_path / "1"))
+
+    def replace_file(progress: Progress) -> None:
+        if (progress.stage, progress.done) == ("reading", 25):
+            other.replace(path)
+
+    context = own_context(models, tmp_path / "2")
+    with pytest.raises(UserError, match=r"a\.parquet changed during the run; wait until nothing"):
+        build_predictions(settings, models.tracker, replace(context, observe=replace_file))
+    assert shards(tmp_path / "2")
+    path.write_bytes(before)
+    made = build_predictions(settings, models.tracker, context)
+    assert not made.reused
+    assert shards(tmp_path / "2") == shards(tmp_path / "1")
 
 
 def test_a_mistake_in_the_last_row_ends_the_run_before_the_first_answer(

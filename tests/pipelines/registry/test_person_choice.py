@@ -6,6 +6,8 @@ import pty
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from flows.cli.app import DONE, MISTAKE, run
 from pipelines.config.errors import UserError
 from pipelines.registry.comparison.versus import versus
 from pipelines.registry.finding import COMPARISON_TAG, PROOF_TAG, VERIFIED_TAG
-from pipelines.registry.person_choice import moves_of, recorded_objection
+from pipelines.registry.person_choice import moves_of, record, recorded_objection
 from pipelines.registry.promotion import Promotion, promote, rollback
 from tests.pipelines.registry.classifiers import finetuned, labelled_texts
 from tests.pipelines.registry.conftest import Models, package_of
@@ -117,6 +119,19 @@ def test_two_people_who_see_the_same_bad_version_go_back_once(three: Models) -> 
     with pytest.raises(UserError, match=r"version 2 had .* decided, and version 1 has it now"):
         promote(three.tracker, "encoder", "3", "champion", by="bea", holder=2)
     assert champion(three) == 1
+
+
+def test_moves_stay_in_order_after_one_by_a_machine_whose_clock_is_ahead(three: Models) -> None:
+    client = three.tracker.client()
+    last = moves_of(client, "encoder")[-1]
+    ahead = (datetime.now(UTC) + timedelta(minutes=5)).isoformat()
+    client.set_registered_model_alias("encoder", "champion", "1")
+    record(client, "encoder", replace(last, version=1, before=3, at=ahead))
+    for version in (3, 2):
+        rollback(three.tracker, "encoder", "champion", by="ann")
+        assert champion(three) == version
+    moved = [version for version, _, _ in champions(three)]
+    assert moved == [1, 2, 3, 1, 3, 2]
 
 
 def test_a_worse_version_is_not_promoted_without_a_word(

@@ -1,5 +1,6 @@
 """Who becomes champion: what is better on the same data, or what a person chose; and who stays."""
 
+import csv
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from pipelines.registry.finding import DIGEST_TAG, version_with_alias
 from pipelines.registry.person_choice import moves_of
 from pipelines.registry.promotion import due_for_promotion, promote, promote_if_better, rollback
 from pipelines.registry.serving.integrity import seal
+from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
+from pipelines.stages.dataset.stage import build_dataset, read_items
 from tests.pipelines.registry.classifiers import NAMES, compared, finetuned, labelled_texts, proved
 from tests.pipelines.registry.conftest import Models, package_of
 
@@ -101,6 +104,30 @@ def test_below_its_twin_from_random_weights_nothing_becomes_champion(
     comparison = compared(models, proved(models, finetuned(models, dataset, LITTLE), dataset))
     assert "not better than the same budget from random weights" in comparison.reason
     assert holder(models, "champion") is None
+
+
+def test_the_majority_class_is_counted_on_the_compared_items(
+    models: Models, tmp_path: Path
+) -> None:
+    """Half of the held-out texts were learned before; of the others far more have its class."""
+    few = labelled_texts(models, tmp_path, size=600)
+    train, heldout = (read_items(few, part).rows for part in ("train", "heldout"))
+    learned = [row for row in train if row["label"] == "yes"][:60]
+    unseen = [row for row in heldout if row["label"] == "no"][:54]
+    unseen += [row for row in heldout if row["label"] == "yes"][:6]
+    paths = [tmp_path / "train.csv", tmp_path / "heldout.csv"]
+    for path, rows in zip(paths, (train, learned + unseen), strict=True):
+        with path.open("w", newline="") as file:
+            csv.writer(file).writerows(
+                [("text", "label"), *((row["text"], row["label"]) for row in rows)]
+            )
+    source = LabelledFile(path=str(paths[0]), heldout_path=str(paths[1]))
+    dataset = build_dataset(DatasetSettings(source=source), None, models.context)
+    comparison = compared(models, proved(models, finetuned(models, dataset, 0), dataset))
+    assert comparison.left_out == 60
+    assert comparison.difference is not None
+    assert comparison.difference.score == comparison.difference.other == 0.9
+    assert "not better than the majority class baseline" in comparison.reason
 
 
 def test_other_labels_cannot_be_compared_and_that_is_said(models: Models, tmp_path: Path) -> None:

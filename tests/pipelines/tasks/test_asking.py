@@ -114,6 +114,7 @@ def test_a_parquet_file_that_is_cut_is_named(tmp_path: Path) -> None:
         ("a.csv", "text\none,two\n", "line 2 of .*found 2 fields"),
         ("a.jsonl", "{]", "line 1 of .*found no JSON"),
         ("a.csv", "sentence\none\n", "has no column 'body', found sentence"),
+        ("a.json", '[{"text": "a"}]', r"a\.json is JSON, but not an object a line by its name"),
     ],
 )
 def test_faults_of_a_table_are_named(tmp_path: Path, name: str, content: str, message: str) -> None:
@@ -214,6 +215,26 @@ def test_a_text_that_is_not_there_is_refused_and_a_second_one_stands_for_none(
             answer_table(model, tokenizer, table)
 
 
+@pytest.mark.parametrize("nothing", ["", "  "])
+def test_a_blank_text_is_none(models: Path, nothing: str) -> None:
+    tokenizer = WordPieceTokenizer(TOKENS)
+    heads = ("regression", "multiple_choice", "token_classification")
+    regression, choices, tagger = (load_model(models / head) for head in heads)
+    pairs = {"text": ["a", "b"], "second_text": ["x", nothing]}
+    alone = answer_table(regression, tokenizer, {"text": ["b"]})["value"]
+    assert answer_table(regression, tokenizer, pairs)["value"][1] == pytest.approx(alone[0])
+    both = {"text": ["a b"], "words": [nothing]}
+    assert answer_table(tagger, tokenizer, both)["words"] == [["a", "b"]]
+    for model, column, table in (
+        (regression, "text", {"text": ["a", nothing]}),
+        (choices, "choices", {"text": ["a", "b"], "choices": [["c", "d"], nothing]}),
+        (choices, "choices", {"text": ["a", "b"], "choices": [["c", "d"], []]}),
+        (SentenceEncoder(CONFIG), "second_text", pairs),
+    ):
+        with pytest.raises(ValueError, match=f"have a {column}, found none in row 1, counted"):
+            answer_table(model, tokenizer, table)
+
+
 def test_cells_of_a_table_of_text_are_lists_of_choices_and_empty_ones_nothing(
     models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -256,6 +277,35 @@ def test_a_row_without_a_text_is_told_before_any_is_answered(
     assert "row 3000 of what is asked, counted from 0, has no text" in capsys.readouterr().err
 
 
+def test_a_list_or_a_table_is_no_text(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = ["--model", str(models / "regression"), "--home", str(tmp_path)]
+    for value in (["a", "b"], {"a": "b"}):
+        path = tmp_path / "in.jsonl"
+        path.write_text("\n".join(json.dumps({"text": text}) for text in ("a", value)))
+        assert run(["predict", "--file", str(path), *named]) == MISTAKE
+        assert "row 1 of what is asked, counted from 0: text must be a text" in (
+            capsys.readouterr().err
+        )
+
+
+def test_texts_of_parquet_may_be_bytes_of_any_kind(models: Path, tmp_path: Path) -> None:
+    texts = pa.array([b"a", "é".encode(), "é".encode("cp1252")])
+    named = ["--model", str(models / "regression"), "--home", str(tmp_path)]
+    for column in (texts, texts.view(pa.string())):
+        pq.write_table(pa.table({"text": column}), tmp_path / "in.parquet")
+        asked = asked_of(read_table(str(tmp_path / "in.parquet")), {}, PAIRS)
+        assert asked.columns == {"text": ["a", "é", "é"]}
+        for suffix in ("jsonl", "csv", "parquet"):
+            out = tmp_path / f"out.{suffix}"
+            wanted = ["--file", str(tmp_path / "in.parquet"), "--out", str(out)]
+            assert run(["predict", *wanted, *named]) == DONE
+            again = asked_of(read_table(str(out)), {}, PAIRS)
+            assert again.columns["text"] == ["a", "é", "é"]
+        assert pq.read_table(out).column("text").to_pylist() == texts.to_pylist()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -295,6 +345,11 @@ def test_a_table_of_choices_is_asked_as_it_is_learned(tmp_path: Path) -> None:
     assert asked_of(read_table(str(path)), {}, question).columns["choices"] == [
         ["b", "c"], ["e", "f"],
     ]  # fmt: skip
+    written = json.dumps([{"label": "A", "text": "b"}, {"label": "B", "text": "c"}])
+    for table in (written, str(rows[0]["choices"])):
+        write_table(tmp_path / "a.csv", {"text": ["a"], "choices": [table]})
+        asked = asked_of(read_table(str(tmp_path / "a.csv")), {}, question)
+        assert asked.columns["choices"] == [["b", "c"]]
     path.write_text(json.dumps({"text": "a", "choices": "b c"}) + "\n")
     with pytest.raises(UserError, match="choices must hold lists of texts, found 'b c'"):
         asked_of(read_table(str(path)), {}, question)

@@ -86,3 +86,13 @@ def test_of_two_columns_without_names_the_label_may_be_a_list(tmp_path: Path) ->
     lines = "\n".join(json.dumps({"one": TEXT + str(n), "two": ["a"]}) for n in range(3))
     path = written(tmp_path / "a.jsonl", lines)
     assert [item["labels"] for item in items(path, "multi_label")] == [["a"]] * 3
+
+
+@pytest.mark.parametrize("value", [["a", "b"], {"a": "b"}])
+@pytest.mark.parametrize("name", ["classification", "multi_label", "sentence_embedding"])
+def test_a_list_or_a_table_is_no_text(name: str, value: Any, tmp_path: Path) -> None:
+    good = GOOD[name]
+    bad = {**good, next(iter(good)): value}
+    path = written(tmp_path / "a.jsonl", "\n".join(json.dumps(each) for each in (good, bad)))
+    with pytest.raises(UserError, match=r"have a text as its text, found .* in line 2"):
+        items(path, name)

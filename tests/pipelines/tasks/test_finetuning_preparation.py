@@ -6,11 +6,15 @@ import numpy as np
 import pytest
 import torch
 
+from bert_core.batch import Batch
+from bert_core.training.loop import train
+from bert_core.training.optimization import AdamW, OptimizationConfig
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.config.errors import UserError
 from pipelines.stages.finetuning.preparation import balanced_weights, prepare
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.tasks import Items, Reading, family
+from pipelines.tasks.encoding.sequences import shuffled
 from tests.pipelines.tasks.letters import CONFIG, parts
 
 
@@ -49,6 +53,38 @@ def test_what_is_frozen_smoothed_and_weighted_is_as_the_settings_say(
     plain = torch.nn.functional.cross_entropy(logits, batch.labels, reduction="sum")
     told = model.evaluation_sums(batch)["label_loss"].total.item()
     assert told == pytest.approx(plain.item(), rel=1e-5)
+
+
+def test_numbers_of_any_size_are_learned_equally_well(tokenizer: WordPieceTokenizer) -> None:
+    task, (train_items, heldout) = family("regression"), parts("regression")
+
+    def answers(scale: float, offset: float) -> np.ndarray:
+        rows = [{**row, "value": offset + scale * row["value"]} for row in train_items.rows]
+        examples = task.examples(Items(rows), tokenizer, Reading(32))
+        torch.manual_seed(0)
+        model = task.build_model(CONFIG, ())
+        prepare(model, FinetuningSettings(), examples)
+        optimizer = AdamW(model, OptimizationConfig(num_steps=60, learning_rate=1e-3))
+
+        def batches(step: int) -> list[tuple[int, Batch]]:
+            return [(0, examples.batch(shuffled(600, 0, step, 32)))]
+
+        list(train(model, optimizer, batches, seed=0, precision="bf16"))
+        return np.array(task.answers(model, tokenizer, heldout, Reading(32)).values)
+
+    counts, years = answers(1, 0), answers(10, 1990)
+    np.testing.assert_allclose((years - 1990) / 10, counts, atol=0.02)
+
+
+def test_a_model_reads_no_more_tokens_than_it_was_fine_tuned_on(
+    tokenizer: WordPieceTokenizer,
+) -> None:
+    task, (train_items, _) = family("classification"), parts("classification")
+    examples = task.examples(train_items, tokenizer, Reading(8))
+    model = task.build_model(CONFIG, train_items.labels)
+    prepare(model, FinetuningSettings(max_tokens=8), examples)
+    assert model.config.max_position_embeddings == 8
+    assert len(model.encoder.embeddings.position) == 8
 
 
 @pytest.mark.parametrize(

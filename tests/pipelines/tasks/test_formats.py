@@ -61,6 +61,8 @@ def test_a_list_that_is_written_out_is_a_list_of_labels(tmp_path: Path, cell: st
         ([1, 0, 0, 1], "not a row of zeros and ones"),
         ([True, False], "not a row of zeros and ones"),
         ("[0, 0, 1]", "not a row of zeros and ones"),
+        (["0", "1", "0"], "not a row of zeros and ones"),
+        ("0,1,0", "not a row of zeros and ones"),
         (["a", None], r"have a name for each of its labels, found \['a', None\] in line 2"),
         (None, "have its labels, or an empty list where there are none, found none in line 2"),
         ("nan", "have its labels, or an empty list"),
@@ -79,6 +81,8 @@ def test_labels_that_have_no_names_are_refused(tmp_path: Path, value: Any, messa
 def test_labels_without_names_that_can_be_nothing_else_are_numbers(tmp_path: Path) -> None:
     path = written(tmp_path / "a.jsonl", '{"text": "x", "labels": [27, 4]}\n')
     assert items(path, "multi_label")[0]["labels"] == ["27", "4"]
+    path = written(tmp_path / "a.csv", 'text,labels\nx,"0,1"\n')
+    assert items(path, "multi_label")[0]["labels"] == ["0", "1"]
 
 
 def test_labels_of_a_text_stand_in_a_list_or_between_separators(tmp_path: Path) -> None:

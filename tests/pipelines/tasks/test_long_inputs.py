@@ -96,3 +96,11 @@ def test_every_word_of_a_long_sentence_is_learned_once(tokenizer: WordPieceToken
     assert torch.bincount(counted).tolist() == [20, 20, 20]
     firsts = batch.tokens.input_ids[batch.labels == 2]
     assert {tokenizer.id_to_token(each) for each in firsts.tolist()} == {"c"}
+
+
+def test_a_word_that_ends_two_windows_gets_its_tag(tokenizer: WordPieceTokenizer) -> None:
+    task = family("tagging")
+    items = Items([task.item({"words": ["ab", "cd", "efgh"], "tags": ["X", "Y", "X"]})], ("X", "Y"))
+    model = task.build_model(CONFIG, items.labels)
+    (tags,) = task.answers(model, tokenizer, items, Reading(6)).values
+    assert len(tags) == 3

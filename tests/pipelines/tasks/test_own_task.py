@@ -237,6 +237,10 @@ def test_columns_have_the_names_that_the_task_says(file: Path, tmp_path: Path) -
         check_inputs(settings_of(file, rows, text_column="question"))
     with pytest.raises(UserError, match="no column 'author'"):
         check_inputs(settings_of(file, rows, group_column="author"))
+    rows = tmp_path / "rows.csv"
+    rows.write_text("query,candidates,query,best\na,[],b,0\n")
+    with pytest.raises(UserError, match=r"two columns .query.; rename or remove one of them"):
+        check_inputs(settings_of(file, rows))
 
 
 LOSS = ranking().index("    def loss(")

@@ -73,24 +73,25 @@ def test_numbers_become_cosines_between_the_least_and_the_greatest(
     assert float(loss.total.detach()) == pytest.approx(expected, rel=1e-5)
 
 
-def test_of_all_second_texts_the_own_one_is_chosen_and_those_about_the_same_stand_aside(
+def test_the_own_second_text_is_chosen_and_pairs_that_share_a_text_do_not_count(
     model: SentenceEncoder, tokenizer: WordPieceTokenizer
 ) -> None:
     rows = items(
         pair("a b", "c d", "entailment"),
         pair("a b", "e", "entailment"),
         pair("f", "g h", "entailment"),
+        pair("i", "e", "entailment"),
         pair("a b", "x", "contradiction"),
         pair("f", "y", "neutral"),
     )
     examples = FAMILY.examples(rows, tokenizer, Reading(16))
-    assert len(examples) == 3
-    batch = examples.batch(np.arange(3))
-    assert batch.labels.tolist() == [0, 0, 1]
-    first = embed(model, tokenizer, ["a b", "a b", "f"]).vectors
-    candidates = embed(model, tokenizer, ["c d", "e", "g h", "x", "x"]).vectors
+    assert len(examples) == 4
+    batch = examples.batch(np.arange(4))
+    first = embed(model, tokenizer, ["a b", "a b", "f", "i"]).vectors
+    candidates = embed(model, tokenizer, ["c d", "e", "g h", "e", "x", "x"]).vectors
     scores = SCALE * first @ candidates.T
-    against = [[0, 2, 3, 4], [1, 2, 3, 4], [2, 0, 1, 3, 4]]  # by hand: the own one first
+    # By hand: the own one first; the first two share a text, the second and the fourth another.
+    against = [[0, 2, 3, 4, 5], [1, 2, 4, 5], [2, 0, 1, 3, 4, 5], [3, 0, 2, 4, 5]]
     expected = sum(
         math.log(sum(math.exp(scores[row, place]) for place in places)) - scores[row, places[0]]
         for row, places in enumerate(against)

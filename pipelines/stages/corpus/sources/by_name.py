@@ -13,7 +13,7 @@ from pipelines.io.records import (
     dialect_of,
     json_record,
 )
-from pipelines.io.text import check_is_text
+from pipelines.io.text import check_is_text, check_suffix
 from pipelines.stages.corpus.settings import (
     Columnar,
     DelimitedText,
@@ -36,21 +36,6 @@ _BY_SUFFIX: Final[dict[str, type[FileSource]]] = {
     ".pdf": Pdf,
     ".html": Html, ".htm": Html, ".xhtml": Html,
 }  # fmt: skip
-# What holds no plain text, or text with markup that nothing here reads.
-_REFUSED: Final = {
-    kind: suffixes.split()
-    for kind, suffixes in {
-        "a document of a word processor": ".doc .docx .odt .rtf .pages",
-        "a spreadsheet": ".xls .xlsx .ods",
-        "a presentation": ".ppt .pptx .odp",
-        "an electronic book": ".epub .mobi .azw3",
-        "a picture": ".png .jpg .jpeg .gif .tif .tiff .bmp .webp .svg .ps .eps",
-        "sound or film": ".mp3 .wav .ogg .flac .mp4 .avi .mkv .mov .webm",
-        "an archive": ".zip .tar .tgz .tbz2 .txz .7z .rar",
-        "XML": ".xml",
-        "JSON, but not an object a line": ".json",
-    }.items()
-}
 
 
 def divided(source: Source) -> list[Source]:
@@ -81,15 +66,8 @@ def _of_kind(kind: type[FileSource], source: Files, paths: tuple[str, ...], firs
 
 
 def _kind_of(path: str) -> type[FileSource]:
-    suffix = format_suffix(path)
-    for kind, suffixes in _REFUSED.items():
-        if suffix in suffixes:
-            raise UserError(
-                f"{path} is {kind} by its name, which cannot be read: a corpus takes text, HTML, "
-                "PDF, CSV, TSV, JSONL and Parquet files; convert it, or leave it out, as by a "
-                "glob such as 'folder/*.pdf'"
-            )
-    return _BY_SUFFIX.get(suffix, PlainText)
+    check_suffix(path, "a corpus takes text, HTML, PDF, CSV, TSV, JSONL and Parquet files")
+    return _BY_SUFFIX.get(format_suffix(path), PlainText)
 
 
 def text_column_of(columns: list[str], path: str) -> str:

@@ -15,11 +15,14 @@ from pipelines.io.hugging_face import commit_of, name_of, rows_of
 from pipelines.io.records import (
     LONGEST_RECORD_BYTES,
     BadRow,
+    check_names,
     delimited_rows,
     dialect_of,
+    is_nothing,
     json_record,
+    values_of,
 )
-from pipelines.io.text import Tally, restored
+from pipelines.io.text import Tally, restored, restored_in
 from pipelines.stages.corpus.cleaning import mend
 from pipelines.stages.corpus.settings import (
     Columnar,
@@ -89,18 +92,20 @@ def read(settings: RecordSource, span: Span, tally: Tally) -> Iterator[RawDocume
     """Documents of the records that begin in `span`; those without text are counted."""
     for record in _records(settings, span, tally):
         text = record.get(settings.text_field)
-        if not isinstance(text, str):
+        if not isinstance(text, str | bytes):
             tally.dropped[f"records without the field {settings.text_field!r}"] += 1
             continue
         label = record.get(settings.label_field) if settings.label_field is not None else None
+        named = "" if is_nothing(label) else str(restored_in(label, tally.repaired)).strip()
         yield RawDocument(
             text=mend(restored(text, tally.repaired), tally.repaired),
-            label=span.file.label if label is None else restored(str(label), tally.repaired),
+            label=named or span.file.label,
         )
 
 
 def require_fields(settings: RecordSource, path: str, fields: list[str]) -> None:
-    """Raise UserError unless the columns that the source names are among `fields`."""
+    """Raise UserError unless the columns that the source names are among `fields`, each once."""
+    check_names(fields, path)
     for setting in ("text_field", "label_field"):
         wanted = getattr(settings, setting)
         if wanted is not None and wanted not in fields:
@@ -170,7 +175,8 @@ def _columnar_records(settings: Columnar, span: Span) -> Records:
         columns.append(settings.label_field)
     with open_binary(span.file.path) as stream, whole_file(span.file.path, _COLUMNAR):
         for batch in _batches(stream, settings, span, columns):
-            yield from batch.to_pylist()
+            for row in zip(*map(values_of, batch.columns), strict=True):
+                yield dict(zip(batch.schema.names, row, strict=True))
 
 
 def _batches(
