@@ -68,7 +68,9 @@ def first_gap(model: Model, columns: Columns) -> Gap | None:
     asked = _asked(question, columns)
     for name in needed:
         for row, value in enumerate(asked.get(name, ())):
-            if is_blank(value) or (is_list(value) and _lacks_texts(model, value)):
+            # An empty context has an answer: none.
+            is_gap = is_nothing(value) if name == "context" else is_blank(value)
+            if is_gap or (is_list(value) and _lacks_texts(model, value)):
                 return Gap(row, name)
     return None
 

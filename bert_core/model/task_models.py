@@ -185,7 +185,9 @@ class SequenceRegressor(_NumberModel):
         self.mean, self.deviation = mean, deviation
 
     def head_settings(self) -> dict[str, Any]:
-        return {**super().head_settings(), "mean": self.mean, "deviation": self.deviation}
+        scale = {"mean": self.mean, "deviation": self.deviation}
+        is_scaled = (self.mean, self.deviation) != (0.0, 1.0)
+        return {**super().head_settings(), **(scale if is_scaled else {})}
 
     def forward(self, tokens: RaggedBatch, dropout_key: DropoutKey | None = None) -> Tensor:
         """[B] numbers, in float32."""
@@ -202,7 +204,7 @@ class SequenceRegressor(_NumberModel):
         return squared_error_sum(answers, labels)
 
     def training_loss_sum(self, answers: Tensor, labels: Tensor) -> Tensor:
-        return self.loss_sum(answers, labels) / self.deviation**2
+        return self.loss_sum(answers / self.deviation, labels / self.deviation)
 
 
 class MultipleChoice(_NumberModel, OneOfClasses):

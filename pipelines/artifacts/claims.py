@@ -65,7 +65,7 @@ class Claim:
         if _generation(self.filesystem, self.folder) != self.generation:
             raise ClaimLostError(
                 f"this process sent the store no heartbeat for {LEASE_SECONDS:.0f} s, and another "
-                f"one continues its work in {self.folder}; run again to use its result"
+                f"one has taken over its work in {self.folder}; run again to use its result"
             )
 
     def write(self, *, released: bool) -> None:
@@ -176,7 +176,11 @@ def _begin(filesystem: AbstractFileSystem, work: str, code: Code) -> Claim:
     name = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
     claim = _create(filesystem, f"{work}/{name}", 1)
     assert claim is not None, "a random name is new"
-    filesystem.pipe_file(f"{claim.folder}/{CODE_NAME}", json.dumps(code).encode())
+    try:
+        filesystem.pipe_file(f"{claim.folder}/{CODE_NAME}", json.dumps(code).encode())
+    except BaseException:
+        _held.discard(claim.token)
+        raise
     return claim
 
 
@@ -184,7 +188,12 @@ def _create(filesystem: AbstractFileSystem, folder: str, generation: int) -> Cla
     claim = Claim(filesystem, folder, generation, token=secrets.token_hex(8))
     path = _record_path(folder, generation)
     _held.add(claim.token)  # before another thread can see the record
-    is_ours = create_only(filesystem, path, claim.record(released=False))
+    is_ours = False
+    try:
+        is_ours = create_only(filesystem, path, claim.record(released=False))
+    finally:
+        if not is_ours:
+            _held.discard(claim.token)
     return claim if is_ours else None
 
 

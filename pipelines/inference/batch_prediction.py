@@ -12,6 +12,7 @@ from pydantic import Field
 
 from bert_core.inference.questions import question_of
 from pipelines.artifacts import Artifact, Built, Draft
+from pipelines.artifacts.access import store_errors
 from pipelines.cluster.mapping import Shared, map_tasks
 from pipelines.config.errors import Uri, UserError
 from pipelines.config.settings import Settings
@@ -186,11 +187,19 @@ def _unanswered(
                 follow.found(len(rows.numbers))
             else:
                 yield shard
-        fsspec.url_to_fs(path)[0].invalidate_cache()  # of what the store said before
-        if size_and_digest(path)[1] != digest:
+        if _digest_now(path) not in (digest, None):
             raise UserError(
                 f"{path} changed during the run; wait until nothing writes it, and run again"
             )
+
+
+def _digest_now(path: str) -> str | None:
+    """The digest of its bytes; None if it can no longer be read, as after it was moved away."""
+    try:
+        fsspec.url_to_fs(path)[0].invalidate_cache()  # of what the store said before
+        return size_and_digest(path)[1]
+    except (UserError, *store_errors()):
+        return None
 
 
 class _Following:

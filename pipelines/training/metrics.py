@@ -10,6 +10,7 @@ same store and tracker delivers it, on any machine.
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
@@ -132,6 +133,7 @@ class MetricLog:
 
 
 _PATIENCE_SECONDS = 120.0  # with a tracker that answers, before a run begins
+_KEPT_SECONDS = 30 * 24 * 3600.0  # an end whose run the tracker does not have
 _FOLDER = ".undelivered"  # no kind of artifact has such a name
 
 
@@ -189,9 +191,10 @@ def deliver_kept(store: ArtifactStore, tracker: Tracker) -> list[str]:
         run = f"the run {ending.run_id}"
         try:
             stage = lifecycle_stage(tracker, ending.run_id)
-            if not stage:  # of another tracker with the same address, on another machine
+            is_recent = time.time() - ending.end_time / 1000 < _KEPT_SECONDS
+            if not stage and is_recent:  # perhaps of another machine's tracker at the same address
                 continue
-            if stage == "deleted":
+            if stage != "active":
                 sentences.append(f"{run} is gone from the tracker, and so is its end")
             elif ending.deliver(tracker, _PATIENCE_SECONDS):
                 sentences.append(

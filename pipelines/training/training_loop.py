@@ -23,8 +23,8 @@ from pipelines.training.speed import Speed
 # The least time between checkpoints by the clock, as a multiple of what the last one took: they
 # cost at most 2% of the time, however large the model is.
 _TIMES_ITS_COST = 50
-# And of how long storing it took, while training continued: of those due by their step, at most a
-# tenth have to wait for one by the clock, or are left out, however slow the store is.
+# And of how long storing it took, while training continued: those due by their step seldom meet one
+# by the clock. Once one of them is left out, the clock waits until the next is stored.
 _TIMES_ITS_STORING = 10
 
 
@@ -78,6 +78,7 @@ class TrainingLoop:
         is_saved = bool(position.given_up) and is_last
         started = saved_at = time.perf_counter()
         saving_seconds = 0.0
+        is_left_out = False  # the last one that was due by its step
         for report in train(
             model,
             optimizer,
@@ -119,15 +120,17 @@ class TrainingLoop:
             # A rollback never uses one by the clock: it would differ from run to run.
             is_regular = is_due or is_last
             is_due = is_due or (
-                is_logged and not is_last and self._is_time(saved_at, saving_seconds)
+                is_logged
+                and not (is_last or is_left_out)
+                and self._is_time(saved_at, saving_seconds)
             )
             # While steps are skipped there is nothing worth rolling back to.
             is_saved = False
             if is_last or (is_due and not guard.is_skipping):
                 asked_at = time.perf_counter()
-                is_saved = (
-                    save(state, position, is_last=is_last, is_regular=is_regular) and is_regular
-                )
+                is_stored = save(state, position, is_last=is_last, is_regular=is_regular)
+                is_saved = is_stored and is_regular
+                is_left_out = not is_stored if is_regular else is_left_out
                 saved_at = time.perf_counter()
                 saving_seconds = saved_at - asked_at
             if is_last:

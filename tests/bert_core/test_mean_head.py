@@ -58,6 +58,7 @@ def test_what_it_reads_is_saved_with_it(tmp_path, head):
 
 def test_a_published_head_says_nothing_of_it():
     assert "pooling" not in new_model().head_settings()
+    assert not new_model("regression").head_settings()
     with pytest.raises(ValueError, match="pooling must be pooler or mean, got 'max'"):
         new_model(pooling="max")
 

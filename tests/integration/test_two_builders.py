@@ -190,7 +190,7 @@ def test_a_builder_that_fell_silent_is_followed_and_then_writes_no_more(
         os.kill(silent.process.pid, signal.SIGCONT)
         _, error = silent.process.communicate(timeout=60)
         assert silent.process.returncode != 0
-        assert "another one continues its work" in error
+        assert "another one has taken over its work" in error
         return Built(["train-0"], {})
 
     artifact = _build(ArtifactStore(STORE, lease_seconds=1.0), go_on)

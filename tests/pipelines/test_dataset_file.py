@@ -35,6 +35,11 @@ def test_columns_are_found_by_their_usual_names(tmp_path: Path) -> None:
     assert rows == [("hello, you", "ham"), ("win", "spam")]
 
 
+def test_columns_that_are_not_read_may_have_one_name(tmp_path: Path) -> None:
+    rows = _read(tmp_path / "a.csv", "text,note,label,note\none,x,ham,y\ntwo,x,spam,y\n")
+    assert rows == [("one", "ham"), ("two", "spam")]
+
+
 def test_two_columns_need_no_header_and_either_order_is_understood(tmp_path: Path) -> None:
     label_first = _read(tmp_path / "a.tsv", "ham\tone\nspam\ttwo\nham\tthree\n")
     text_first = _read(tmp_path / "b.tsv", "one\tham\ntwo\tspam\nthree\tham\n")

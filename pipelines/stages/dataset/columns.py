@@ -113,7 +113,6 @@ def columns_of(
         if text is None:
             raise header.missing("text_column", texts)
         raise header.missing("label_column", labels)
-    check_names(names, settings.place)
     seconds: Sequence[str] = ("context",)
     if form == "texts":
         seconds = pair[1:] if pair else ()
@@ -157,8 +156,13 @@ class _Header(NamedTuple):
         """The column that the setting names, or else the first of the usual ones."""
         named = getattr(self.settings, setting)
         if named:
-            return self.names.index(named) if named in self.names else None
-        return self.place_of(*usual)
+            found = self.names.index(named) if named in self.names else None
+        else:
+            found = self.place_of(*usual)
+        if found is not None:
+            read = self.names[found]
+            check_names([name for name in self.names if name == read], self.settings.place)
+        return found
 
     def optional(self, setting: str, usual: Sequence[str] = ()) -> int | None:
         """As `find`; raises UserError if the setting names a column that is not there."""
@@ -221,7 +225,6 @@ def _is_number(text: str) -> bool:
 
 def _of_pairs(header: _Header, first_row: int, rows: Sequence[Sequence[Any]]) -> Columns:
     """Two texts that belong together, or as much so as their label says, where there is one."""
-    check_names(header.names, header.settings.place)
     pair = header.pair() or ()
     text = header.find("text_column", pair[:1])
     second = header.find("second_text_column", pair[1:])

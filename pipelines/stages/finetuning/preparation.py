@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_core.batch import IGNORED_LABEL, LabelledBatch
+from bert_core.batch import IGNORED_LABEL
 from bert_core.model.catalogue import Model, TrainableModel
 from bert_core.model.classes import OneOfClasses
 from bert_core.model.preparation import freeze, resize_positions
@@ -13,6 +13,7 @@ from bert_core.model.task_models import SequenceRegressor, TextLabeller, TextMod
 from pipelines.config.errors import UserError
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.tasks import TaskExamples, TaskFamily
+from pipelines.tasks.encoding.sequences import Sequences
 
 _NO_NAMES = (
     "finetuning.class_weights are for classes with names, and choices have none; leave it out"
@@ -97,6 +98,6 @@ def balanced_weights(train: TaskExamples, num_labels: int) -> tuple[float, ...]:
 
 
 def _labels_of(train: TaskExamples) -> NDArray[Any]:
-    batch = train.batch(np.arange(len(train)))
-    assert isinstance(batch, LabelledBatch), type(batch)
-    return batch.labels.numpy()
+    """[N], or [T] of tokens."""
+    assert isinstance(train, Sequences), type(train)
+    return train.labels if isinstance(train.labels, np.ndarray) else np.concatenate(train.labels)

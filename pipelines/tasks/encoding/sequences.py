@@ -64,7 +64,7 @@ class Pairs:
     """
 
     encoded: EncodedTexts  # N first texts, N second ones, then the others
-    labels: np.ndarray  # [N]
+    labels: np.ndarray  # [N], or [N, 2] numbers of both texts
     others: Sequence[int | None]  # of each pair: where its third text is
 
     @property

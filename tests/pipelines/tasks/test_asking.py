@@ -225,6 +225,9 @@ def test_a_blank_text_is_none(models: Path, nothing: str) -> None:
     assert answer_table(regression, tokenizer, pairs)["value"][1] == pytest.approx(alone[0])
     both = {"text": ["a b"], "words": [nothing]}
     assert answer_table(tagger, tokenizer, both)["words"] == [["a", "b"]]
+    # But an empty context has an answer: none.
+    spans, asked = load_model(models / "span_prediction"), {"question": ["a"], "context": [nothing]}
+    assert answer_table(spans, tokenizer, asked)["answer"] == [""]
     for model, column, table in (
         (regression, "text", {"text": ["a", nothing]}),
         (choices, "choices", {"text": ["a", "b"], "choices": [["c", "d"], nothing]}),

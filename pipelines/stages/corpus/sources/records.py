@@ -105,7 +105,7 @@ def read(settings: RecordSource, span: Span, tally: Tally) -> Iterator[RawDocume
 
 def require_fields(settings: RecordSource, path: str, fields: list[str]) -> None:
     """Raise UserError unless the columns that the source names are among `fields`, each once."""
-    check_names(fields, path)
+    check_names([f for f in fields if f in (settings.text_field, settings.label_field)], path)
     for setting in ("text_field", "label_field"):
         wanted = getattr(settings, setting)
         if wanted is not None and wanted not in fields:
