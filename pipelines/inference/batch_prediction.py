@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from itertools import chain
 from threading import Event
@@ -195,11 +196,10 @@ def _unanswered(
 
 def _digest_now(path: str) -> str | None:
     """The digest of its bytes; None if it can no longer be read, as after it was moved away."""
-    try:
+    with suppress(UserError, *store_errors()):
         fsspec.url_to_fs(path)[0].invalidate_cache()  # of what the store said before
         return size_and_digest(path)[1]
-    except (UserError, *store_errors()):
-        return None
+    return None
 
 
 class _Following:

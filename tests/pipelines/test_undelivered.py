@@ -1,5 +1,6 @@
 """A tracker that is away when a training run ends hears of it from the next, each point once."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -88,10 +89,15 @@ def test_what_was_kept_holds_no_secret_and_belongs_to_a_run(tmp_path: Path) -> N
     assert steps_of(tracker, run_id) == list(range(1, 9))
     run = tracker.client().get_run(run_id)
     assert run.info.end_time == 1_700_000_001_000
-    ending.model_copy(update={"uri": tracker.shown_uri, "run_id": "0" * 32}).keep(store)
-    # Of another tracker, which has the same address on another machine.
+    # Of another tracker, which has the same address on another machine: kept for a month.
+    unknown = ending.model_copy(update={"uri": tracker.shown_uri, "run_id": "0" * 32})
+    unknown.model_copy(update={"end_time": int(time.time() * 1000)}).keep(store)
     assert deliver_kept(store, tracker) == []
     assert sorted(path.stem for path in kept.parent.iterdir()) == ["0" * 32, "torn"]
+    unknown.keep(store)
+    (told,) = deliver_kept(store, tracker)
+    assert "is gone from the tracker" in told
+    assert [path.stem for path in kept.parent.iterdir()] == ["torn"]
 
 
 def test_an_ending_that_nobody_can_take_holds_up_no_other(
