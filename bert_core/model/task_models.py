@@ -168,7 +168,7 @@ class SequenceRegressor(_NumberModel):
     """A number for a text or a pair of texts, such as their similarity.
 
     The head counts in standard deviations from the mean: with `mean` and `deviation` of the
-    labels, numbers of any size are learned equally well, and bfloat16 rounds none of them.
+    labels, prices and years are learned as well as small numbers, and bfloat16 rounds none of them.
     """
 
     head_name = "regression"

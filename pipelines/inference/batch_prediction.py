@@ -1,9 +1,9 @@
 """Answers to whole files, shard by shard, by one version of a registered model."""
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from itertools import chain
 from threading import Event
@@ -32,6 +32,8 @@ from pipelines.registry.finding import digest_of, find_model, reference_to
 from pipelines.registry.opening import open_model
 from pipelines.stage import Observer, Progress, StageContext
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
+
+logger = logging.getLogger(__name__)
 
 KIND = "predictions"
 _VERSION = 5
@@ -188,18 +190,24 @@ def _unanswered(
                 follow.found(len(rows.numbers))
             else:
                 yield shard
-        if _digest_now(path) not in (digest, None):
+        if _digest_now(path, otherwise=digest) != digest:
             raise UserError(
                 f"{path} changed during the run; wait until nothing writes it, and run again"
             )
 
 
-def _digest_now(path: str) -> str | None:
-    """The digest of its bytes; None if it can no longer be read, as after it was moved away."""
-    with suppress(UserError, *store_errors()):
+def _digest_now(path: str, otherwise: str) -> str:
+    """The digest of its bytes; `otherwise`, with a warning, if it can no longer be read."""
+    reason: Exception
+    try:
         fsspec.url_to_fs(path)[0].invalidate_cache()  # of what the store said before
         return size_and_digest(path)[1]
-    return None
+    except UserError as error:
+        reason = error
+    except store_errors() as error:  # it was moved away, or its address has expired
+        reason = error
+    logger.warning("%s was not checked for changes after it was read: %s", path, reason)
+    return otherwise
 
 
 class _Following:

@@ -55,7 +55,7 @@ def test_what_is_frozen_smoothed_and_weighted_is_as_the_settings_say(
     assert told == pytest.approx(plain.item(), rel=1e-5)
 
 
-def test_numbers_of_any_size_are_learned_equally_well(tokenizer: WordPieceTokenizer) -> None:
+def test_years_are_learned_as_well_as_counts(tokenizer: WordPieceTokenizer) -> None:
     task, (train_items, heldout) = family("regression"), parts("regression")
 
     def answers(scale: float, offset: float) -> np.ndarray:

@@ -1,0 +1,128 @@
+"""Tables of questions are read as people have them, and written."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bert_core.inference.questions import question_of_class
+from bert_core.model.catalogue import MODELS
+from pipelines.config.errors import UserError
+from pipelines.inference.answers import asked_of
+from pipelines.inference.tables import json_lines, read_shards, read_table, write_table
+
+TABLE = {"text": ["a b", 'say "c", d'], "second_text": ["x", "y\tz"]}
+PAIRS = question_of_class(MODELS["regression"])
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_a_table_comes_back_as_it_was_written(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a{suffix}"
+    write_table(path, TABLE)
+    assert read_table(str(path)).columns == TABLE
+    asked = asked_of(read_table(str(path)), {"text": "second_text"}, PAIRS)
+    assert asked.columns == {"text": TABLE["second_text"], "second_text": TABLE["second_text"]}
+    assert [path.name for path in tmp_path.iterdir()] == [f"a{suffix}"]
+
+
+def test_lists_are_json_in_a_cell(tmp_path: Path) -> None:
+    write_table(tmp_path / "a.tsv", {"words": [["a", "é"]], "value": [1.5]})
+    assert (tmp_path / "a.tsv").read_text().splitlines() == [
+        "words\tvalue", '["a", "é"]\t1.5',
+    ]  # fmt: skip
+    assert list(json_lines({"words": [["é"]]})) == ['{"words": ["é"]}']
+
+
+def test_a_file_of_text_holds_a_text_a_line(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\n\n  two \n")
+    assert read_table(str(tmp_path / "a.txt")).columns == {"text": ["one", "two"]}
+
+
+def test_rows_have_their_numbers_in_the_file(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\none\u2028two\n \nthree\r\n", newline="")
+    assert read_table(str(tmp_path / "a.txt"))[1:] == (
+        [1, 3], {"text": ["one\u2028two", "three"]},
+    )  # fmt: skip
+    (tmp_path / "a.jsonl").write_text('{"text": "x"}\n\n{"second_text": "y", "text": "z"}\n')
+    assert read_table(str(tmp_path / "a.jsonl"))[1:] == (
+        [0, 2], {"text": ["x", "z"], "second_text": [None, "y"]},
+    )  # fmt: skip
+    (tmp_path / "a.csv").write_text('text\n"one\ntwo"\nthree\n')
+    assert read_table(str(tmp_path / "a.csv")).numbers == [0, 1]
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".csv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("rows_a_shard", [1, 2, 3])
+def test_shards_of_a_file_hold_its_rows_in_order(
+    tmp_path: Path, suffix: str, rows_a_shard: int
+) -> None:
+    path = tmp_path / f"a{suffix}"
+    if suffix == ".txt":
+        path.write_text("one\n\ntwo\nthree")
+    else:
+        write_table(path, {"text": ["one", "two", "three"], "n": ["1", "2", "3"]})
+    whole, found = read_table(str(path)), list(read_shards(str(path), rows_a_shard))
+    assert [number for shard in found for number in shard.numbers] == whole.numbers
+    assert all(len(shard.numbers) <= rows_a_shard for shard in found)
+    assert list(whole.columns)
+    for name, values in whole.columns.items():
+        assert [value for shard in found for value in shard.columns[name]] == values
+
+
+def test_lines_are_read_as_they_are_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text\none\ntwo\nthree,four\n")
+    shards = read_shards(str(tmp_path / "a.csv"), 2)
+    assert next(shards).columns == {"text": ["one", "two"]}
+    with pytest.raises(UserError, match="line 4"):
+        next(shards)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_bytes_that_are_not_utf_8_are_read_as_windows_1252(tmp_path: Path, suffix: str) -> None:
+    content = {"csv": "text\ncaf\xe9\n", "jsonl": '{"text": "caf\xe9"}\n'}[suffix]
+    (tmp_path / f"a.{suffix}").write_bytes(content.encode("cp1252"))
+    assert read_table(str(tmp_path / f"a.{suffix}")).columns == {"text": ["caf\xe9"]}
+
+
+def test_a_parquet_file_that_is_cut_is_named(tmp_path: Path) -> None:
+    write_table(tmp_path / "a.parquet", TABLE)
+    (tmp_path / "a.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-9])
+    with pytest.raises(UserError, match=r"a\.parquet is not a whole Parquet file"):
+        read_table(str(tmp_path / "a.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.pdf", "\0\1\2\3" * 99, "is not text: .* control characters"),
+        ("a.csv", "text\none,two\n", "line 2 of .*found 2 fields"),
+        ("a.jsonl", "{]", "line 1 of .*found no JSON"),
+        ("a.csv", "sentence\none\n", "has no column 'body', found sentence"),
+        ("a.json", '[{"text": "a"}]', r"a\.json is JSON, but not an object a line by its name"),
+    ],
+)
+def test_faults_of_a_table_are_named(tmp_path: Path, name: str, content: str, message: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(UserError, match=message):
+        asked_of(read_table(str(tmp_path / name)), {"text": "body"}, PAIRS)
+
+
+def test_a_table_of_choices_is_asked_as_it_is_learned(tmp_path: Path) -> None:
+    question = question_of_class(MODELS["multiple_choice"])
+    rows = [
+        {"text": "a", "choices": {"text": ["b", "c"], "label": ["A", "B"]}},
+        {"text": "d", "choices": ["e", "f"]},
+    ]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert asked_of(read_table(str(path)), {}, question).columns["choices"] == [
+        ["b", "c"], ["e", "f"],
+    ]  # fmt: skip
+    written = json.dumps([{"label": "A", "text": "b"}, {"label": "B", "text": "c"}])
+    for table in (written, str(rows[0]["choices"])):
+        write_table(tmp_path / "a.csv", {"text": ["a"], "choices": [table]})
+        asked = asked_of(read_table(str(tmp_path / "a.csv")), {}, question)
+        assert asked.columns["choices"] == [["b", "c"]]
+    path.write_text(json.dumps({"text": "a", "choices": "b c"}) + "\n")
+    with pytest.raises(UserError, match="choices must hold lists of texts, found 'b c'"):
+        asked_of(read_table(str(path)), {}, question)
