@@ -6,8 +6,10 @@ from typing import Any, Final, NamedTuple
 
 from bert_core.inference import Candidate, fill_mask
 from bert_core.inference.questions import Question, is_blank, question_of
+from bert_core.inference.rows import rows_in
 from bert_core.inference.tables import answer_table, first_gap
 from bert_core.model.catalogue import Model, PretrainingModel, described
+from bert_core.model.rows import RowModel
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.config.errors import UserError
 from pipelines.inference.tables import FileTable, Table, format_of
@@ -128,7 +130,7 @@ def answer_all(opened: OpenedModel, table: Table, watch: Watch) -> Table:
 
 
 def check_rows(model: Model, table: Table, numbers: Sequence[int], place: str) -> None:
-    """Raise UserError, with its number of `numbers`, for a row without a text that it needs."""
+    """Raise UserError, with its number of `numbers`, for a row that the model cannot read."""
     gap = first_gap(model, table)
     if gap is not None:
         raise UserError(
@@ -144,6 +146,13 @@ def check_rows(model: Model, table: Table, numbers: Sequence[int], place: str) -
                     f"row {number} of {place}, counted from 0: {name} must be "
                     f"{'a list of texts' if is_list else 'a text'}, found {str(cell)[:40]!r}; "
                     "correct it"
+                )
+    if isinstance(model, RowModel):
+        for number, row in zip(numbers, rows_in(model, table), strict=True):
+            if not list(model.texts(row)):
+                raise UserError(
+                    f"row {number} of {place}, counted from 0, has nothing that "
+                    f"{type(model).__name__} reads; leave the row out"
                 )
 
 

@@ -36,14 +36,20 @@ _DECOMPRESSION_ERRORS: Final = (
 )
 _ANSWER_SECONDS: Final = 5
 _MAGIC: Final = "*?["
+# What Spark, Hive and Delta Lake write beside the data of a folder.
+_BOOKKEEPING: Final = (
+    "_SUCCESS", "_committed_*", "_started_*", "_metadata", "_common_metadata", "_delta_log",
+    "_spark_metadata", "_temporary",
+)  # fmt: skip
 
 
 def expand(path: str) -> list[str]:
     """The files that a path, a folder or a glob names, sorted.
 
-    What exists under this very name is no glob. Hidden files and folders are left out, but not
-    folders that the path names. Raises UserError where there are none, for an address that nothing
-    can open, or where one is no regular file: a pipe or a device would never end.
+    What exists under this very name is no glob. Hidden files and folders, and what Spark writes
+    beside its data, are left out, but not folders that the path names. Raises UserError where there
+    are none, for an address that nothing can open, or where one is no regular file: a pipe or a
+    device would never end.
     """
     filesystem, plain = _opened_by(path)
     try:
@@ -60,29 +66,34 @@ def expand(path: str) -> list[str]:
         if not lacks_credentials(error):
             raise
         raise UserError(f"{path} cannot be read: {NO_CREDENTIALS}") from error
-    visible = sorted(match for match in matches if not _is_hidden(match, plain))
-    if not visible:
+    found = sorted(match for match in matches if not _is_left_out(match, plain))
+    if not found:
         raise UserError(f"{path} matches no file; check the path")
     if is_local(path):
-        for match in visible:
+        for match in found:
             require_regular(match)
-        return visible
+        return found
     protocol = path.partition("://")[0]
     return [
-        match if "://" in match else f"{protocol}://{match.removeprefix('/')}" for match in visible
+        match if "://" in match else f"{protocol}://{match.removeprefix('/')}" for match in found
     ]
 
 
-def _is_hidden(match: str, plain: str) -> bool:
-    """Whether it is a hidden file, or in a hidden folder that no part of `plain` names."""
+def _is_left_out(match: str, plain: str) -> bool:
+    """Whether it is no data, or in a folder without data that no part of `plain` names."""
     *folders, name = PurePosixPath(match).parts
-    named = [part for part in PurePosixPath(plain).parts if part.startswith(".")]
-    return name.startswith(".") or any(
-        folder.startswith(".")
+    named = [part for part in PurePosixPath(plain).parts if _holds_no_data(part)]
+    return _holds_no_data(name) or any(
+        _holds_no_data(folder)
         and folder not in named
         and not any(fnmatchcase(folder, part) for part in named)
         for folder in folders
     )
+
+
+def _holds_no_data(name: str) -> bool:
+    """Whether a file or folder of this name is hidden, or is one of Spark's own."""
+    return name.startswith(".") or any(fnmatchcase(name, each) for each in _BOOKKEEPING)
 
 
 def require_regular(path: str) -> None:

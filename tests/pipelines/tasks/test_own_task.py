@@ -21,6 +21,7 @@ from bert_core.vocabulary import WordPieceTokenizer
 from flows.cli.commands.predict import kinds_of
 from pipelines.artifacts import ArtifactStore
 from pipelines.config.errors import UserError
+from pipelines.inference.answers import check_rows
 from pipelines.registry.opening import local_model
 from pipelines.registry.packaging import signature_of
 from pipelines.stage import StageContext
@@ -289,6 +290,13 @@ def test_an_answer_of_other_columns_is_refused(tokenizer: WordPieceTokenizer) ->
     model = model_of(ranking().replace('"scores": scores[order].tolist()}', '"scores": scores}'))
     with pytest.raises(ValueError, match="must be plain values as its gives says"):
         answer_table(model, tokenizer, {"query": ["a"], "candidates": [["b", "c"]]})
+
+
+def test_a_row_with_nothing_to_read_is_named_before_the_first_answer() -> None:
+    rows = {"query": ["a", "b"], "candidates": [["c"], []]}
+    with pytest.raises(UserError, match="row 7 of rows, counted from 0, has nothing that Ranking"):
+        check_rows(model_of(ranking()), rows, [4, 7], "rows")
+    check_rows(model_of(ranking()), {"query": ["a"], "candidates": [["c"]]}, [4], "rows")
 
 
 def test_its_models_are_asked_by_the_file(file: Path) -> None:
