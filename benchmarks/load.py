@@ -105,10 +105,11 @@ def measuring(stack: Stack) -> Iterator[Measurements]:
         while not stopping.wait(_POLL_SECONDS):
             for server in (stack.postgres.server, stack.prefect, stack.mlflow):
                 measured.update_peak(server.name, server.resident_bytes())
-            workers = [psutil.Process(worker.pid) for worker in stack.workers]
-            with suppress(psutil.NoSuchProcess):  # `wait_for_all` notices that workers have ended
-                for worker in workers:
-                    measured.update_peak("Prefect worker", worker.memory_info().rss)
+            for worker in stack.workers:
+                # `wait_for_all` notices that a worker has ended.
+                with suppress(psutil.NoSuchProcess):
+                    resident = psutil.Process(worker.pid).memory_info().rss
+                    measured.update_peak("Prefect worker", resident)
             started = time.perf_counter()
             try:
                 with client_of(stack) as client:
@@ -237,7 +238,7 @@ def main() -> None:
     }
     lines = [
         f"Prefect {version('prefect')} on {servers}; {_NUM_WORKERS} workers of one pool, a Ray "
-        f"node of 2 CPUs; all on one machine, which other work kept busy (15-minute load average "
+        f"node of 2 CPUs; all on one machine (15-minute load average "
         f"{psutil.getloadavg()[2]:.0f}). All runs had ended after {seconds / 60:.1f} minutes.",
         "",
         "| | |",

@@ -1,6 +1,6 @@
 """Reading examples: tokens per second on one core, including masking.
 
-    python benchmarks/loader.py [--folder FOLDER] [--seconds 3] [--rounds 5]
+    python benchmarks/loader.py [--folder FOLDER] [--seconds 2] [--rounds 5]
 
 Builds examples of a folder of text files (length 128) and reads random micro-batches of 64 through
 `pipelines.stages.examples.batches`, with token and whole-word masking, compared with the usual way:

@@ -193,7 +193,7 @@ def main() -> None:
     arguments = parser.parse_args()
     home: Path = arguments.home.resolve()
     home.mkdir(parents=True, exist_ok=True)
-    published = arguments.published.resolve() if arguments.published else None
+    published = arguments.published.absolute() if arguments.published else None
     variants = [Variant(f"{m:g} minutes from nothing", "budget", m) for m in arguments.minutes]
     if published is not None:
         name = published.name

@@ -224,7 +224,7 @@ def main() -> None:
         servers = f"PostgreSQL {stack.postgres.version()}, {stack.store.version()}"
     lines = [
         f"{servers}, Prefect {version('prefect')}, MLflow {version('mlflow')}; a machine of "
-        f"{os.cpu_count()} cores that other work kept busy (15-minute load average "
+        f"{os.cpu_count()} cores (15-minute load average "
         f"{os.getloadavg()[2]:.0f}). Dumps: "
         + ", ".join(f"{name} {size:.1f} MiB" for name, size in sorted(sizes.items())) + ".",
         "",
