@@ -147,7 +147,7 @@ def check_rows(model: Model, table: Table, numbers: Sequence[int], place: str) -
                     f"{'a list of texts' if is_list else 'a text'}, found {str(cell)[:40]!r}; "
                     "correct it"
                 )
-    if isinstance(model, RowModel):
+    if isinstance(model, RowModel) and not question.missing(table):
         for number, row in zip(numbers, rows_in(model, table), strict=True):
             if not list(model.texts(row)):
                 raise UserError(

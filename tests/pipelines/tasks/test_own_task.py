@@ -297,6 +297,7 @@ def test_a_row_with_nothing_to_read_is_named_before_the_first_answer() -> None:
     with pytest.raises(UserError, match="row 7 of rows, counted from 0, has nothing that Ranking"):
         check_rows(model_of(ranking()), rows, [4, 7], "rows")
     check_rows(model_of(ranking()), {"query": ["a"], "candidates": [["c"]]}, [4], "rows")
+    check_rows(model_of(ranking()), {"query": ["a"]}, [4], "rows")  # said when it is asked
 
 
 def test_its_models_are_asked_by_the_file(file: Path) -> None:
