@@ -47,9 +47,9 @@ def expand(path: str) -> list[str]:
     """The files that a path, a folder or a glob names, sorted.
 
     What exists under this very name is no glob. Hidden files and folders, and what Spark writes
-    beside its data, are left out, but not folders that the path names. Raises UserError where there
-    are none, for an address that nothing can open, or where one is no regular file: a pipe or a
-    device would never end.
+    beside its data, are left out unless the path names them. Raises UserError where there are none,
+    for an address that nothing can open, or where one is no regular file: a pipe or a device would
+    never end.
     """
     filesystem, plain = _opened_by(path)
     try:
@@ -80,14 +80,13 @@ def expand(path: str) -> list[str]:
 
 
 def _is_left_out(match: str, plain: str) -> bool:
-    """Whether it is no data, or in a folder without data that no part of `plain` names."""
-    *folders, name = PurePosixPath(match).parts
+    """Whether it is no data, or in a folder without data, that no part of `plain` names."""
     named = [part for part in PurePosixPath(plain).parts if _holds_no_data(part)]
-    return _holds_no_data(name) or any(
-        _holds_no_data(folder)
-        and folder not in named
-        and not any(fnmatchcase(folder, part) for part in named)
-        for folder in folders
+    return any(
+        _holds_no_data(part)
+        and part not in named
+        and not any(fnmatchcase(part, each) for each in named)
+        for part in PurePosixPath(match).parts
     )
 
 

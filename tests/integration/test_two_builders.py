@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import boto3
@@ -21,7 +21,8 @@ from tests.integration.object_stores import BUCKET, keys_below, s3_server
 
 STORE = f"s3://{BUCKET}/store"
 
-# Reads one request a line: which artifact, and how long to dawdle between its files.
+# Reads one request a line: which artifact, and how long to pause before each file (null: until the
+# next line).
 BUILDER = """
 import json, os, sys, time
 from pipelines.artifacts import ArtifactStore, Built
@@ -32,7 +33,7 @@ for line in sys.stdin:
     def build(draft):
         names = [f"train-{number}" for number in range(3)]
         for name, pause in zip(names, request["pauses"]):
-            time.sleep(pause)
+            sys.stdin.readline() if pause is None else time.sleep(pause)
             if draft.finished(name) is None:
                 with draft.file(name) as file:  # as of a training run: other bytes in any process
                     file.path.write_text(f"{name} of {os.getpid()}")
@@ -69,9 +70,16 @@ class Builder:
         )
         assert self.said() == "ready"
 
-    def ask(self, number: int, pauses: list[float]) -> None:
+    def ask(self, number: int, pauses: Sequence[float | None]) -> None:
+        self._write(json.dumps({"number": number, "pauses": pauses}))
+
+    def go_on(self) -> None:
+        """End a pause without an end of its own."""
+        self._write("")
+
+    def _write(self, line: str) -> None:
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"number": number, "pauses": pauses}) + "\n")
+        self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
 
     def said(self) -> str:
@@ -156,7 +164,7 @@ def test_a_second_builder_beside_a_live_one_has_an_attempt_of_its_own(
     environment: dict[str, str],
 ) -> None:
     first = Builder()
-    first.ask(0, [0, 3, 0, 0])
+    first.ask(0, [0, None, 0, 0])
     assert first.said() == "wrote train-0"
 
     def build(draft: Draft) -> Built:
@@ -167,6 +175,7 @@ def test_a_second_builder_beside_a_live_one_has_an_attempt_of_its_own(
         return Built(["train-0"], {})
 
     second = _build(ArtifactStore(STORE), build)
+    first.go_on()
     found = first.answer()
     first.end()
     assert second.names() == ["train-0"]  # it was first to finish; what it says is what there is

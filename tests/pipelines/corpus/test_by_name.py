@@ -107,7 +107,7 @@ def test_a_name_with_brackets_is_a_name_first_and_a_glob_where_nothing_has_it(tm
     assert expand(str(tmp_path / "data[12].txt")) == both
 
 
-def test_hidden_folders_are_left_out_unless_they_are_named(tmp_path):
+def test_hidden_files_and_folders_are_left_out_unless_they_are_named(tmp_path):
     for name in ("a.txt", ".git/config", "b/.ipynb_checkpoints/b.txt", "b/b.txt", "b/.c.txt"):
         (tmp_path / "notes" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "notes" / name).write_text("a text")
@@ -117,8 +117,9 @@ def test_hidden_folders_are_left_out_unless_they_are_named(tmp_path):
     assert expand(str(notes / ".git")) == [str(notes / ".git" / "config")]
     assert expand(str(notes / ".git" / "*")) == [str(notes / ".git" / "config")]
     assert expand(str(tmp_path / "*" / ".gi*" / "*")) == [str(notes / ".git" / "config")]
+    assert expand(str(notes / "b" / ".c.txt")) == [str(notes / "b" / ".c.txt")]
     with pytest.raises(UserError, match="matches no file"):
-        expand(str(notes / "b" / ".c.txt"))
+        expand(str(notes / "b" / "*.c"))
 
 
 def test_what_spark_writes_beside_its_data_is_left_out(tmp_path):
