@@ -10,7 +10,7 @@ import os
 import socket
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
@@ -80,14 +80,17 @@ def expand(path: str) -> list[str]:
 
 
 def _is_left_out(match: str, plain: str) -> bool:
-    """Whether it is no data, or in a folder without data, that no part of `plain` names."""
-    named = [part for part in PurePosixPath(plain).parts if _holds_no_data(part)]
-    return any(
-        _holds_no_data(part)
-        and part not in named
-        and not any(fnmatchcase(part, each) for each in named)
-        for part in PurePosixPath(match).parts
-    )
+    """Whether it is no data, or in a folder without data, unless `plain` names that."""
+    (*folders, name), parts = PurePosixPath(match).parts, PurePosixPath(plain).parts
+    unnamed = [folder for folder in folders if not _is_named(folder, parts)]
+    if not _is_named(name, parts[-1:]):
+        unnamed.append(name)
+    return any(map(_holds_no_data, unnamed))
+
+
+def _is_named(name: str, parts: Sequence[str]) -> bool:
+    """Whether one of the parts, itself hidden or Spark's own, is this name or a pattern of it."""
+    return any(_holds_no_data(part) and (name == part or fnmatchcase(name, part)) for part in parts)
 
 
 def _holds_no_data(name: str) -> bool:

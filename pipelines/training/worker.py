@@ -120,7 +120,6 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
             end = loop.train_on(position)
         result: dict[str, Any] = {"checkpoint": save_at_end(state, *end)}
         if end.is_last:
-            telemetry.show(end.position.step, f"{work.stage}: final evaluation")
             with state.optimizer.averaged():
                 if state.best is not None:
                     state.best.put_into(model)

@@ -119,7 +119,9 @@ def test_hidden_files_and_folders_are_left_out_unless_they_are_named(tmp_path):
     assert expand(str(tmp_path / "*" / ".gi*" / "*")) == [str(notes / ".git" / "config")]
     assert expand(str(notes / "b" / ".c.txt")) == [str(notes / "b" / ".c.txt")]
     with pytest.raises(UserError, match="matches no file"):
-        expand(str(notes / "b" / "*.c"))
+        expand(str(notes / "b" / "*.c.txt"))
+    with pytest.raises(UserError, match="matches no file"):
+        expand(str(notes / ".ipynb*" / "*"))
 
 
 def test_what_spark_writes_beside_its_data_is_left_out(tmp_path):
@@ -129,6 +131,8 @@ def test_what_spark_writes_beside_its_data_is_left_out(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("{}")
     assert expand(str(tmp_path)) == [str(tmp_path / name) for name in data]
+    assert expand(str(tmp_path / "_SUCCESS")) == [str(tmp_path / "_SUCCESS")]
+    assert expand(str(tmp_path / "_committed_*")) == [str(tmp_path / "_committed_42")]
     assert expand(str(tmp_path / "_temporary" / "0")) == [str(tmp_path / "_temporary" / "0" / "a")]
 
 
