@@ -45,8 +45,6 @@ DEFAULTS = {
 # A terminal shows one line of progress and the summary; all log lines stay with the Prefect run.
 _QUIET = {
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
-    # A busy machine loses events, such as heartbeats; each would be a long line, kept nowhere now.
-    "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
 }
 

@@ -80,7 +80,7 @@ def expand(path: str) -> list[str]:
 
 
 def _is_left_out(match: str, plain: str) -> bool:
-    """Whether it is no data, or in a folder without data, unless `plain` names that."""
+    """Whether it is no data, or in a folder without data, unless `plain` names it."""
     (*folders, name), parts = PurePosixPath(match).parts, PurePosixPath(plain).parts
     unnamed = [folder for folder in folders if not _is_named(folder, parts)]
     if not _is_named(name, parts[-1:]):

@@ -21,8 +21,8 @@ class BusyStore:
     def __init__(self, url: str) -> None:
         self._server = urlsplit(url).netloc
         self._busy_until = 0.0
-        self._is_begin: Callable[[str, str], bool] | None = None
-        self._seconds = 0.0
+        self._trigger: Callable[[str, str], bool] | None = None
+        self._trigger_seconds = 0.0
         self.refused: list[str] = []  # paths that were asked for in vain
         proxy = self
 
@@ -44,15 +44,15 @@ class BusyStore:
         """Answer 503 from now on, for so long."""
         self._busy_until = time.monotonic() + seconds
 
-    def be_busy_from(self, is_begin: Callable[[str, str], bool], seconds: float) -> None:
-        """Be busy for so long from the first request on whose method and path are such."""
-        self._is_begin, self._seconds = is_begin, seconds
+    def be_busy_once(self, trigger: Callable[[str, str], bool], seconds: float) -> None:
+        """Answer 503 for so long, starting with the first request whose method and path match."""
+        self._trigger, self._trigger_seconds = trigger, seconds
 
     def _answer(self, request: http.server.BaseHTTPRequestHandler) -> None:
         body = _body_of(request)
-        if self._is_begin is not None and self._is_begin(request.command, request.path):
-            self._is_begin = None
-            self.be_busy(self._seconds)
+        if self._trigger is not None and self._trigger(request.command, request.path):
+            self._trigger = None
+            self.be_busy(self._trigger_seconds)
         if time.monotonic() < self._busy_until:
             self.refused.append(request.path)
             _reply(request, 503, {"Content-Type": "application/xml"}, _SLOW_DOWN)

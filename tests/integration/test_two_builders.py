@@ -74,7 +74,7 @@ class Builder:
         self._write(json.dumps({"number": number, "pauses": pauses}))
 
     def go_on(self) -> None:
-        """End a pause without an end of its own."""
+        """End a pause that waits for a line."""
         self._write("")
 
     def _write(self, line: str) -> None:

@@ -45,7 +45,7 @@ def test_a_run_that_meets_every_failure_makes_what_an_undisturbed_one_makes(
     stack.postgres.stop()
     time.sleep(_DATABASE_AWAY_SECONDS)
     stack.postgres.start()
-    platform.busy.be_busy_from(_reads_checkpoint, _BUSY_SECONDS)
+    platform.busy.be_busy_once(_reads_checkpoint, _BUSY_SECONDS)
     cluster.join(1)  # without it one place is missing: the training run waits
     platform.finished(disturbed)
     seconds = time.monotonic() - started
