@@ -34,8 +34,7 @@ from pipelines.artifacts import Artifact
 from pipelines.config.errors import first_line, redacted, without_secrets
 from pipelines.recipes.files import completed, differences
 from pipelines.recipes.models import CorpusRecipe
-from pipelines.run_metrics import RunMetrics, published_metrics
-from pipelines.stage import Progress, StageContext
+from pipelines.stage import StageContext
 from pipelines.tracking.tracker import Tracker
 from pipelines.training.metrics import deliver_kept
 
@@ -60,7 +59,6 @@ class Run(Generic[Recipe]):
     progress: ProgressReporter
     sampler: MemorySampler
     parent: ParentRun
-    metrics: RunMetrics
     encoders: dict[str, str] = field(default_factory=dict)  # fingerprints, by name in the recipe
     started: float = field(default_factory=time.perf_counter)
 
@@ -87,8 +85,6 @@ class Run(Generic[Recipe]):
         except BaseException as error:
             self.report.failure = f"{_how_it_ended(error)} in stage {name}: {first_line(error)}"
             raise
-        finally:
-            self.metrics.stage_ended()
         record = StageRecord(
             name=name,
             artifact=result if isinstance(result, Artifact) else None,
@@ -142,27 +138,21 @@ def started_run(
         "bertsmith.flow": flow,
         "bertsmith.recipe": recipe.name,
     }
-    name = f"{recipe.name} {str(flow_run.id)[:8]}"
     with (
         flow_in_progress(),
-        published_metrics(name) as metrics,
         MemorySampler() as sampler,
         ProgressReporter(flow) as progress,
     ):
         for sentence in changed:
             progress.note(sentence)
 
-        def observe(state: Progress) -> None:
-            metrics.observe(state)
-            progress.observe(state)
-
         parent = open_parent_run(
             recipe.runtime.tracker(tags), f"{flow} of {recipe.name}", recipe, report.flow_run_url
         )
-        context = recipe.runtime.context(observe=observe, tags={**tags, **parent.tags})
+        context = recipe.runtime.context(observe=progress.observe, tags={**tags, **parent.tags})
         run = Run(
             recipe=recipe, context=context, report=report, progress=progress, sampler=sampler,
-            parent=parent, metrics=metrics,
+            parent=parent,
         )  # fmt: skip
         wait_for_last_try(context.store, progress.note)
         for sentence in deliver_kept(context.store, run.tracker):

@@ -95,7 +95,6 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "env": services.env,
     "down": services.down,
     "deploy": platform.deploy,
-    "metrics": platform.metrics,
 }
 _OLD_NAMES: dict[str, Callable[..., None]] = {
     "lineage": models.lineage,

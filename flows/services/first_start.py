@@ -22,7 +22,7 @@ from pipelines.artifacts.access import open_store, store_errors_explained
 from pipelines.config.errors import UserError
 
 USER = "bertsmith"
-# Readable by all, because PostgreSQL, Prometheus and Grafana run as users of their own images. Only
+# Readable by all, because PostgreSQL and the S3 server run as users of their own images. Only
 # the container that mounts a volume sees its files; outside of volumes the folder is its owner's.
 _MODE, _FOLDER_MODE = 0o444, 0o700
 _MARK = "servers/complete"  # written last
@@ -57,7 +57,7 @@ def make_credentials(folder: Path) -> bool:
 
 def _contents() -> Mapping[str, str]:
     """Files and their contents, with new passwords."""
-    people, database, grafana, ray, metrics = (secrets.token_urlsafe(24) for _ in range(5))
+    people, database, ray = (secrets.token_urlsafe(24) for _ in range(3))
     key, secret = secrets.token_hex(10), secrets.token_urlsafe(30)
     server = f"{USER}:{database}@postgres:5432"
     identity = {
@@ -72,7 +72,6 @@ def _contents() -> Mapping[str, str]:
         "AWS_ACCESS_KEY_ID": key,
         "AWS_SECRET_ACCESS_KEY": secret,
         "RAY_AUTH_TOKEN": ray,
-        "BERTSMITH_METRICS_TOKEN": metrics,
     }
     servers = {
         "PREFECT_SERVER_API_AUTH_STRING": f"{USER}:{people}",
@@ -87,10 +86,6 @@ def _contents() -> Mapping[str, str]:
         "servers/environment": _lines(servers),
         "postgres/password": database,
         "s3/identities.json": json.dumps({"identities": [identity]}, indent=2) + "\n",
-        "prometheus/password": people,
-        "prometheus/ray_token": ray,
-        "prometheus/metrics_token": metrics,
-        "grafana/password": grafana,
     }
 
 

@@ -18,7 +18,6 @@ VARIABLES: Final[Mapping[str, str]] = {
     "BERTSMITH_WAIT_FOR_NODES_SECONDS": "how long a training run waits for nodes; default 0",
     "BERTSMITH_RUNTIME": "Prefect block that a worker's runs take their store and tracker from",
     "BERTSMITH_NOTIFY_URL": "where the platform's automations write",
-    "BERTSMITH_METRICS_TOKEN": "bearer token that Prometheus has to bring",
     "BERTSMITH_MLFLOW_LOGIN": "http://user:password@host:port of the MLflow server that we serve",
     "BERTSMITH_SERVICE": "internal: which processes `bertsmith up` started",
     # Of the image, its composition and its manifests (infra/).

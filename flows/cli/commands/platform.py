@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from flows.cli.registry import Home, Store, runtime_of
 from flows.environment import home_folder, set_defaults
-from pipelines.config.errors import UserError, redacted
+from pipelines.config.errors import UserError
 
 
 def deploy(
@@ -74,32 +73,3 @@ def deploy(
     for sentence in apply(read_platform(), source, environment, pool_type, template):
         print(sentence)
     print("Everything declared in infra/platform.yaml and infra/prefect.yaml is in place.")
-
-
-def metrics(
-    home: Home = None,
-    store: Store = None,
-    port: Annotated[
-        int, typer.Option(min=1, max=65535, help="Port to serve Prometheus on.")
-    ] = 9464,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-) -> None:
-    """Serve metrics of the store and of the queues to Prometheus.
-
-    Those of runs come from Ray. With $BERTSMITH_METRICS_TOKEN set, Prometheus has to send it as
-    a bearer token; required if other machines can connect.
-
-    Example: bertsmith metrics --port 9464
-    """
-    store_url = runtime_of(home, store).store_url()
-    from flows.services.exporter import metrics_server, store_and_queues
-
-    try:
-        server = metrics_server(store_and_queues(store_url), port=port, host=host)
-    except OSError as error:
-        raise UserError(
-            f"cannot serve metrics on port {port} ({error.strerror}); choose another with --port"
-        ) from error
-    address = f"http://{server.server_name}:{server.server_port}/metrics"
-    print(f"Serving {redacted(store_url)} and Prefect's queues at {address}; Ctrl-C ends it.")
-    server.serve_forever()
