@@ -2,67 +2,46 @@
 
     git worktree add ../before 3867d57
     python benchmarks/against_commit.py --baseline ../before
-    python benchmarks/against_commit.py --baseline ../before step/tiny embed/mini --turns 1
+    python benchmarks/against_commit.py --baseline ../before step/tiny --turns 1
 
 Each checkout runs the side "ours" of its own benchmark file in its own process, and the two take
-turns: a pretraining step, a fine-tuning step and sentence embeddings. The ratio is that of the
-medians; above 1.03 this checkout is slower. Peak memory is per process.
+turns: a pretraining step and a fine-tuning step. The ratio is that of the medians; above 1.05 this
+checkout is slower. Peak memory is per process.
 """
 
 import argparse
-import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
-
-import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.alternating import ROOT, Side, alternate, matrix_side, one_of, report
 
-BENCHMARKS = ("step", "finetune_step", "embed")
+BENCHMARKS = ("step", "finetune_step")
 COMPARED = (
     "step/tiny", "step/mini", "step/small", "step/base", "finetune_step/mini",
-    "finetune_step/base", "embed/mini",
+    "finetune_step/base",
 )  # fmt: skip
-WARMUPS = {"step": 8, "finetune_step": 16, "embed": 1}  # every batch once
-SENTENCES = 2_000
-TOLERANCE = 1.03
+WARMUPS = {"step": 8, "finetune_step": 16}  # every batch once
+TOLERANCE = 1.05
 
 
-def sides(what: str, trees: dict[str, Path], folder: Path, steps: int) -> dict[str, Side]:
+def sides(what: str, trees: dict[str, Path], steps: int) -> dict[str, Side]:
     """The same work in both checkouts."""
     benchmark, size = what.split("/")
-    result = {}
-    for name, tree in trees.items():
-        command = [str(tree / "benchmarks" / f"{benchmark}.py")]
-        if benchmark == "embed":
-            own = folder / name
-            shutil.copytree(folder / "model", own)
-            command += ["--folder", str(own), "--sentences", str(SENTENCES), "--side", "ours"]
-            result[name] = Side(command, 1, WARMUPS[benchmark], tree)
-        else:
-            result[name] = Side([*command, size, "--side", "ours"], steps, WARMUPS[benchmark], tree)
-    return result
+    return {
+        name: Side(
+            [str(tree / "benchmarks" / f"{benchmark}.py"), size, "--side", "ours"],
+            steps, WARMUPS[benchmark], tree,
+        )
+        for name, tree in trees.items()
+    }  # fmt: skip
 
 
 def compared(what: str, trees: dict[str, Path], steps: int, turns: int) -> tuple[str, float]:
     """The table row, and the best rate of a bf16 matrix product measured between the turns."""
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        if what.startswith("embed/"):
-            from benchmarks.embed import export
-
-            export(folder / "model", what.partition("/")[2])
-        timings = alternate(
-            {"bf16": matrix_side("bf16"), **sides(what, trees, folder, steps)}, turns
-        )
-        remark = ""
-        if what.startswith("embed/"):
-            before, after = (np.load(folder / name / "ours-float32.npy") for name in trees)
-            remark = f"; vectors differ by {np.abs(after - before).max():.0e}"
+    timings = alternate({"bf16": matrix_side("bf16"), **sides(what, trees, steps)}, turns)
     before, after = (timings[name] for name in trees)
     ratio = after.median_seconds / before.median_seconds
     verdict = "slower" if ratio > TOLERANCE else "not slower"
@@ -71,7 +50,7 @@ def compared(what: str, trees: dict[str, Path], steps: int, turns: int) -> tuple
         f"| {what} | {before.median_seconds * 1e3:.1f} ms | {after.median_seconds * 1e3:.1f} ms "
         f"| {ratio:.3f} | {after.min_seconds / before.min_seconds:.3f} "
         f"| {before.peak_bytes / 2**20:.0f} / {after.peak_bytes / 2**20:.0f} MiB ({memory:.2f}) "
-        f"| {verdict}{remark} |"
+        f"| {verdict} |"
     )
     return line, timings["bf16"].best_rate
 
@@ -109,8 +88,8 @@ def main() -> None:
         rates.append(rate)
     note = (
         f"Before: {commit_of(trees['before'])}; now: {commit_of(ROOT)}. Medians of "
-        f"{arguments.turns} alternating turns of {arguments.steps} steps (embedding "
-        f"{SENTENCES} sentences is one step). Slower means above {TOLERANCE}."
+        f"{arguments.turns} alternating turns of {arguments.steps} steps. Slower means above "
+        f"{TOLERANCE}."
     )
     report("against_commit", "Against a commit", [*lines, "", note], {"bf16": max(rates)})
 

@@ -38,8 +38,8 @@ def test_every_benchmark_can_be_imported():
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     names, absent = json.loads(done.stdout.splitlines()[-1])
-    assert "exchange" in names
-    assert "exchange" not in absent
+    assert "scaling" in names
+    assert "scaling" not in absent
 
 
 def side(path, text):

@@ -39,7 +39,7 @@ def commands(line: str) -> Iterator[list[str]]:
                 yield from commands(part.strip())
 
 
-@pytest.mark.parametrize("page", [*user_pages(), ROOT / "docs" / "log.md"], ids=name_of)
+@pytest.mark.parametrize("page", user_pages(), ids=name_of)
 def test_every_command_is_one(page: Path) -> None:
     for line in lines(page):
         for words in commands(line):
@@ -95,17 +95,6 @@ def test_your_own_text_speaks_of_the_models_that_it_registers() -> None:
     names = read_recipe(EndToEndRecipe, "own-text").registration
     spoken_of = set(re.findall(r"\b[a-z-]+-(?:encoder|classifier)\b(?=[@ ])", section))
     assert {names.encoder_name, names.classifier_name} == spoken_of - {"my-encoder"}
-
-
-def test_a_path_that_a_decision_names_is_there() -> None:
-    pattern = r"`((?:bert_core|pipelines|flows|infra|tests|benchmarks|docs)/[\w/.-]+\.\w+)`"
-    named = {
-        (page.name, path)
-        for page in (ROOT / "docs" / "decisions").glob("*.md")
-        for path in re.findall(pattern, page.read_text(encoding="utf-8"))
-    }
-    assert len(named) > 10
-    assert [each for each in named if not (ROOT / each[1]).is_file()] == []
 
 
 def installation() -> list[str]:
