@@ -26,6 +26,7 @@ from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.cluster.connection import connect, disconnect
 from pipelines.cluster.mapping import map_tasks
+from pipelines.config.runtime import RuntimeSettings
 from pipelines.stage import StageContext
 from pipelines.stages.corpus.cleaning import split_sentences
 from pipelines.stages.corpus.settings import CorpusSettings, PlainText
@@ -105,7 +106,9 @@ def import_libraries(_: int) -> None:
 
 
 def run_stages(files: list[Path], vocabulary: Path, store: Path) -> tuple[float, float, Artifact]:
-    context = StageContext(store=ArtifactStore(store), num_workers=NUM_WORKERS)
+    context = StageContext(
+        store=ArtifactStore(store), runtime=RuntimeSettings(num_workers=NUM_WORKERS)
+    )
     given = import_vocabulary(vocabulary, context, lowercase=True)
     source = PlainText(paths=tuple(map(str, files)))
     started = time.perf_counter()

@@ -5,6 +5,7 @@ from typing import Any
 
 from pipelines.artifacts import ArtifactStore
 from pipelines.cluster.connection import disconnect
+from pipelines.config.runtime import RuntimeSettings
 from pipelines.stage import StageContext
 from pipelines.stages.corpus.settings import CorpusSettings, InstalledDocumentation
 from pipelines.stages.corpus.stage import build_corpus
@@ -28,7 +29,7 @@ SETTINGS: dict[str, Any] = {
 
 def build_data(folder: Path) -> dict[str, str]:
     """Build the artifacts in `folder`; returns their store and names for `TrainingRun`."""
-    context = StageContext(store=ArtifactStore(folder), num_workers=2)
+    context = StageContext(store=ArtifactStore(folder), runtime=RuntimeSettings(num_workers=2))
     source = InstalledDocumentation(packages=("numpy", "networkx"), max_source_megabytes=0.6)
     corpus = build_corpus(CorpusSettings(sources=(source,)), context)
     vocabulary = build_vocabulary(VocabularySettings(size=1200), corpus, context)

@@ -27,6 +27,8 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
+from pipelines.config.runtime import RuntimeSettings
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.alternating import ROOT, report
@@ -97,7 +99,9 @@ def sentiment(
     encoders: Sequence[tuple[str, float, Artifact]], data: Data, folder: Path
 ) -> tuple[list[Point], float]:
     """SST-2 from random weights and from each side's encoder, and the accuracy of TF-IDF."""
-    context = StageContext(store=data.store, num_workers=2)
+    context = StageContext(
+        store=data.store, runtime=RuntimeSettings(num_workers=2, training_workers=1)
+    )
     items = dataset(TASKS["SST-2"], folder, context)
     random = random_encoder(encoders[0][-1], folder, context)
     points = []

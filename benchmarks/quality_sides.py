@@ -10,9 +10,10 @@ from typing import Any
 from benchmarks.alternating import ROOT
 from benchmarks.usual_training import HELDOUT_EXAMPLES
 from pipelines.artifacts import Artifact, ArtifactStore
+from pipelines.config.runtime import RuntimeSettings
 from pipelines.recipes.files import read_recipe
 from pipelines.recipes.models import PretrainingRecipe
-from pipelines.stage import Ranks, StageContext
+from pipelines.stage import StageContext
 from pipelines.stages.corpus.settings import CorpusSettings, PlainText
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.examples.stage import ExampleSettings, build_examples
@@ -48,7 +49,7 @@ class Data:
 
 def prepare(folder: Path, num_files: int | None) -> Data:
     store = ArtifactStore(str(folder / "store"))
-    context = StageContext(store=store, num_workers=2)
+    context = StageContext(store=store, runtime=RuntimeSettings(num_workers=2, training_workers=1))
     files = tuple(str(path) for path in sorted(NOVELS.glob("*_*.txt"))[:num_files])
     sources = CorpusSettings(sources=(PlainText(paths=files),), heldout_fraction=0.125)
     corpus = build_corpus(sources, context)
@@ -78,7 +79,9 @@ def ours(data: Data, examples: Artifact, recipe: str, minutes: float, size: str)
             "checkpoint_every_steps": 10**9,
         }
     )
-    context = StageContext(store=data.store, ranks=Ranks(workers="auto"))  # as the commands do
+    context = StageContext(
+        store=data.store, runtime=RuntimeSettings(training_workers="auto")
+    )  # as the commands do
     encoder = build_encoder(settings, examples, data.vocabulary, context)
     facts = encoder.statistics
     points = json.loads(encoder.local("history.json").read_text())

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import ray.train
 from torch import Tensor
@@ -27,7 +27,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.alternating import ROOT
 from bert_core.batch import Batch
 from pipelines.artifacts import ArtifactStore
-from pipelines.stage import NumWorkers, Ranks, StageContext
+from pipelines.config.runtime import RuntimeSettings
+from pipelines.stage import StageContext
 from pipelines.stages.pretraining import stage
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.training.ranks import Work
@@ -44,7 +45,7 @@ class TrainingRun:
     vocabulary: str
     store: str
     record: str  # the folder of the workers' records
-    workers: NumWorkers = 1
+    workers: int | tuple[int, int] | Literal["auto"] = 1
     threads: int = 1  # of each worker
     settings: dict[str, Any] = field(default_factory=dict)
     wait_for_nodes_seconds: int = 0  # that an autoscaler adds
@@ -197,8 +198,8 @@ def main() -> None:
         inputs.find("vocabulary", training.vocabulary),
         StageContext(
             store=ArtifactStore(training.store),
-            ranks=Ranks(
-                workers=tuple(workers) if isinstance(workers, list) else workers,
+            runtime=RuntimeSettings(
+                training_workers=tuple(workers) if isinstance(workers, list) else workers,
                 cpus_per_worker=training.threads,
                 device="cpu",
                 wait_for_nodes_seconds=training.wait_for_nodes_seconds,

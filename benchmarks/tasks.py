@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from pipelines.config.runtime import RuntimeSettings
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.alternating import ROOT, report
@@ -193,7 +195,7 @@ def main() -> None:
         parser.error(f"--only must name tasks of {', '.join(TASKS)}; found {', '.join(unknown)}")
     arguments.folder.mkdir(parents=True, exist_ok=True)
     store = ArtifactStore(str(arguments.folder.absolute() / "store"))
-    context = StageContext(store=store, num_workers=2)
+    context = StageContext(store=store, runtime=RuntimeSettings(num_workers=2, training_workers=1))
     encoder = existing_encoder(str(arguments.encoder), context)
     connect()
     rates = Rates(arguments.rate, arguments.embeddings_rates)

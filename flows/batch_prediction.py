@@ -12,8 +12,14 @@ from flows.run import network_task
 from flows.stopping import cancel_if_stopped, enter_flow, flow_in_progress, wait_for_last_try
 from pipelines.artifacts import Artifact
 from pipelines.config.errors import redacted
+from pipelines.config.runtime import RuntimeSettings
 from pipelines.inference.batch_prediction import KIND, BatchSettings, build_predictions
-from pipelines.recipes.runtime import RuntimeSettings
+from pipelines.recipes.connections import (
+    check_nodes,
+    check_store_and_tracker,
+    open_context,
+    open_tracker,
+)
 
 
 class BatchPredictionRecipe(BatchSettings):
@@ -36,16 +42,16 @@ _DEFAULT = BatchPredictionRecipe()
 def batch_prediction(recipe: BatchPredictionRecipe = _DEFAULT) -> Artifact:
     """Answer every row of files with a registered model; a killed run resumes at its shard."""
     enter_flow()
-    recipe.runtime.check_reachable()
-    recipe.runtime.check_nodes()
+    check_store_and_tracker(recipe.runtime)
+    check_nodes(recipe.runtime)
     settings = BatchSettings(**recipe.model_dump(exclude={"runtime"}))
     with flow_in_progress(), ProgressReporter("batch-prediction") as progress:
-        context = recipe.runtime.context(observe=progress.observe)
+        context = open_context(recipe.runtime, observe=progress.observe)
         wait_for_last_try(context.store, progress.note)
         task = network_task(build_predictions).with_options(
             task_run_name=f"answers of {recipe.model}"
         )
-        predictions = cast(Artifact, task(settings, recipe.runtime.tracker({}), context))
+        predictions = cast(Artifact, task(settings, open_tracker(recipe.runtime), context))
         statistics = predictions.statistics
         with costing_the_page_alone(progress.note):
             create_markdown_artifact(

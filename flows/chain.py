@@ -9,6 +9,7 @@ from flows.reporting.run_report import RunReport
 from flows.run import Overrides, RecipeType, Run, network_task, plain_task, started_run
 from flows.stopping import cancel_if_stopped
 from pipelines.artifacts import Artifact
+from pipelines.recipes.connections import check_nodes
 from pipelines.recipes.files import read_recipe
 from pipelines.recipes.models import (
     CorpusRecipe,
@@ -30,7 +31,7 @@ def build_chain(run: Run[CorpusRecipe], goals: Iterable[Stage]) -> dict[str, Art
     goals = list(goals)
     check_recipe(run.recipe, goals)
     if any(stage.cut for stage in asked_for(run.recipe, goals)):
-        run.recipe.runtime.check_nodes(trains=True)
+        check_nodes(run.recipe.runtime, trains=True)
     recipe = with_resolved_encoders(run).resolved()
     made = given_artifacts(recipe, run.context)
     for stage in asked_for(recipe, goals):

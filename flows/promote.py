@@ -26,6 +26,7 @@ from flows.reporting.publishing import costing_the_page_alone
 from flows.run import Run, network_task
 from flows.stopping import enter_flow, flow_in_progress
 from pipelines.config.errors import UserError
+from pipelines.recipes.connections import check_tracker, open_tracker
 from pipelines.recipes.models import EndToEndRecipe
 from pipelines.recipes.registration import (
     AliasRecipe,
@@ -78,10 +79,10 @@ def _moved(
 ) -> Promotion:
     """Move the alias in a task of this flow run, and report it by an event and on a page."""
     enter_flow()
-    recipe.runtime.check_tracker_reachable()
+    check_tracker(recipe.runtime)
     back = "" if source else " goes back"
     task = network_task(move).with_options(task_run_name=f"{recipe.alias} of {recipe.name}{back}")
-    tracker, holder = recipe.runtime.tracker({}), recipe.holder
+    tracker, holder = open_tracker(recipe.runtime), recipe.holder
     with flow_in_progress():
         if holder is None:  # known before the move, which may be tried twice
             holder = cast(int, _holder_of(tracker, recipe.name, recipe.alias))

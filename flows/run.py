@@ -32,6 +32,12 @@ from flows.reporting.run_report import RunReport, StageRecord
 from flows.stopping import enter_flow, flow_in_progress, wait_for_last_try
 from pipelines.artifacts import Artifact
 from pipelines.config.errors import first_line, redacted, without_secrets
+from pipelines.recipes.connections import (
+    check_nodes,
+    check_store_and_tracker,
+    open_context,
+    open_tracker,
+)
 from pipelines.recipes.files import completed, differences
 from pipelines.recipes.models import CorpusRecipe
 from pipelines.stage import StageContext
@@ -130,8 +136,8 @@ def started_run(
     """
     enter_flow()
     recipe, changed = _resolved(recipe, overrides, default)
-    recipe.runtime.check_reachable()
-    recipe.runtime.check_nodes()
+    check_store_and_tracker(recipe.runtime)
+    check_nodes(recipe.runtime)
     report = RunReport(flow=flow, recipe=recipe, flow_run_url=flow_run_page())
     tags = {
         "bertsmith.flow_run": flow_run.id or "",
@@ -147,9 +153,14 @@ def started_run(
             progress.note(sentence)
 
         parent = open_parent_run(
-            recipe.runtime.tracker(tags), f"{flow} of {recipe.name}", recipe, report.flow_run_url
+            open_tracker(recipe.runtime, tags),
+            f"{flow} of {recipe.name}",
+            recipe,
+            report.flow_run_url,
         )
-        context = recipe.runtime.context(observe=progress.observe, tags={**tags, **parent.tags})
+        context = open_context(
+            recipe.runtime, observe=progress.observe, tags={**tags, **parent.tags}
+        )
         run = Run(
             recipe=recipe, context=context, report=report, progress=progress, sampler=sampler,
             parent=parent,

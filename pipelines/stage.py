@@ -1,52 +1,18 @@
 """What a stage is: how it is declared, and what it is given beside settings and inputs."""
 
 import itertools
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from pipelines.artifacts import ArtifactStore
+from pipelines.config.runtime import RuntimeSettings
 
 if TYPE_CHECKING:
     from pipelines.config.settings import Settings
     from pipelines.tracking.tracker import Tracker
     # importing MLflow takes a second that data workers need not spend
-
-NumWorkers = int | tuple[int, int] | Literal["auto"]
-DeviceKind = Literal["auto", "cpu", "gpu"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retention:
-    """Which checkpoints of a training run stay while it lasts; each that one of these names."""
-
-    latest: int = 2
-    best: int = 0  # by held-out loss, of those that were evaluated at their step
-    every_steps: int | None = None
-
-    def most_of(self, num_steps: int, checkpoint_every_steps: int) -> int:
-        """How many stay at most of a run of so many steps that stores one every so many."""
-        spaced = num_steps // math.lcm(checkpoint_every_steps, self.every_steps or num_steps + 1)
-        stored = math.ceil(num_steps / checkpoint_every_steps)
-        return min(self.latest + self.best + spaced, stored)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranks:
-    """The wish; `pipelines.training.placement` fits it to a cluster."""
-
-    workers: NumWorkers = 1  # a range: as many as there is room for, now and when it changes
-    cpus_per_worker: int | None = None  # None: the cluster's CPUs are shared out
-    device: DeviceKind = "auto"  # auto: GPUs where the cluster has any
-    wait_for_nodes_seconds: int = 0  # for an autoscaler's where there is no room; 0: refused
-    max_failures: int = 3  # workers or nodes that may die before the training run fails
-    shard_optimizer_state: bool = False  # each worker holds the moments of a share of the weights
-    checkpointed_layers: int = 0  # of the encoder, the lowest, at most all
-    checkpoint_seconds: float = 0.0  # between two at most, beside those due by step; 0: only those
-    keeping: Retention = Retention()
-
 
 Statistics = Mapping[str, Any]
 
@@ -153,8 +119,10 @@ class StageContext:
     """The surroundings of a stage; none of them changes a byte of what it makes."""
 
     store: ArtifactStore
-    num_workers: int = 1  # tasks at once in the data stages
-    ranks: Ranks = field(default_factory=Ranks)  # the processes that share a training run
+    # by default a single worker of each kind
+    runtime: RuntimeSettings = field(
+        default_factory=lambda: RuntimeSettings(num_workers=1, training_workers=1)
+    )
     observe: Observer = ignore
     tracker: "Tracker | None" = None  # stages that train record their runs there
 

@@ -16,7 +16,7 @@ from pipelines.registry.finding import ANY_TASK, REGISTERED, is_folder, newest_o
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from pipelines.recipes.runtime import RuntimeSettings
+    from pipelines.config.runtime import RuntimeSettings
     from pipelines.stage import Progress, StageContext
     from pipelines.tracking.tracker import Tracker
 
@@ -48,15 +48,17 @@ Model = Annotated[
 
 def tracker_of(home: Path | None) -> "Tracker":
     """The tracker of this home; raises UserError, in seconds, if it does not answer."""
+    from pipelines.recipes.connections import check_tracker, open_tracker
+
     runtime = runtime_of(home)
-    runtime.check_tracker_reachable()
-    return runtime.tracker({})
+    check_tracker(runtime)
+    return open_tracker(runtime)
 
 
 def runtime_of(home: Path | None, store: str | None = None) -> "RuntimeSettings":
     """The runtime settings of this home. Raises UserError if `store` is not valid."""
     set_defaults(home_folder(home))
-    from pipelines.recipes.runtime import RuntimeSettings
+    from pipelines.config.runtime import RuntimeSettings
 
     with explained("the runtime settings", RuntimeSettings):
         return RuntimeSettings(store=store or "")
@@ -133,11 +135,13 @@ def newest(tracker: "Tracker", *kinds: str, fills_gaps: bool = False) -> str:
 
 def newest_at(home: Path | None, *kinds: str, fills_gaps: bool = False) -> str:
     """Likewise in the registry of this home, or the one that it names."""
+    from pipelines.recipes.connections import check_tracker, has_registry, open_tracker
+
     runtime = runtime_of(home)
-    runtime.check_tracker_reachable()
-    if not runtime.has_registry():
+    check_tracker(runtime)
+    if not has_registry(runtime):
         raise _no_model(f"of {runtime.home_folder()}", kinds)
-    return newest(runtime.tracker({}), *kinds, fills_gaps=fills_gaps)
+    return newest(open_tracker(runtime), *kinds, fills_gaps=fills_gaps)
 
 
 def _no_model(registry: str, kinds: tuple[str, ...]) -> UserError:
@@ -173,7 +177,9 @@ def asked_model(
         reference = newest_at(home, *kinds, fills_gaps=fills_gaps)
     else:
         if not is_folder(model):
-            runtime_of(home).check_tracker_reachable()
+            from pipelines.recipes.connections import check_tracker
+
+            check_tracker(runtime_of(home))
         reference = named(model, home)
         if is_folder(reference):
             say(f"model: {reference}")

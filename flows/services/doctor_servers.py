@@ -101,15 +101,16 @@ def check_store(url: str) -> Check:
 
 def check_tracker() -> Check:
     """The MLflow tracker and its registry answer, or a run can create the home's own."""
-    from pipelines.recipes.runtime import DATABASE_NAME, RuntimeSettings
+    from pipelines.config.runtime import DATABASE_NAME, RuntimeSettings
+    from pipelines.recipes.connections import has_registry, open_tracker
 
     runtime = RuntimeSettings()
     home = runtime.home_folder()
     try:
-        if not runtime.has_registry():
+        if not has_registry(runtime):
             try_to_write(home)
             return Check("tracker", "ok", f"sqlite:///{home / DATABASE_NAME}, made by a run")
-        tracker = runtime.tracker({})
+        tracker = open_tracker(runtime)
         tracker.experiment_id()
     except UserError as error:
         advice = "start it, or unset MLFLOW_TRACKING_URI"

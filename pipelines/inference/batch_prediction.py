@@ -140,7 +140,7 @@ def _predict(
     map_tasks(
         partial(write_answers, draft, shared, reference, asked),
         _unanswered(files, shards, draft, names, follow),
-        num_workers=context.num_workers,
+        num_workers=context.runtime.num_workers,
         on_result=follow.answered,
     )
     return Built(names, {"rows": total, "files": len(paths), "model": reference})

@@ -12,9 +12,9 @@ import yaml
 from pydantic import Field, model_validator
 
 from bert_core.config import SIZES
+from pipelines.config.runtime import RuntimeSettings
 from pipelines.config.settings import Settings
 from pipelines.recipes.registration import RegistrationSettings
-from pipelines.recipes.runtime import RuntimeSettings
 from pipelines.stages.corpus.settings import CorpusSettings
 from pipelines.stages.dataset.settings import DatasetSettings
 from pipelines.stages.examples.settings import ExampleSettings

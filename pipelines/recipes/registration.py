@@ -5,8 +5,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, model_validator
 
+from pipelines.config.runtime import RuntimeSettings
 from pipelines.config.settings import Settings
-from pipelines.recipes.runtime import RuntimeSettings
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"  # MLflow refuses '/' and ':'
 _ALIAS = r"^[A-Za-z0-9_-]+$"

@@ -66,7 +66,7 @@ def check_recipe(recipe: Any, goals: Iterable[Stage]) -> None:
     for stage in wanted:
         cut = stage.cut_of(recipe)
         if cut is not None:
-            check_ranks(recipe.runtime.ranks(), cut)
+            check_ranks(recipe.runtime, cut)
     if not set(goals) & set(wanted):
         raise UserError(
             f"{goals[-1].title} needs labelled texts, and the recipe's are of kind 'none'; name "

@@ -19,7 +19,8 @@ from bert_core.backends.precision import Precision, compute_dtype
 from pipelines.cluster.connection import connect, nodes
 from pipelines.cluster.mapping import answer_of, ask_node
 from pipelines.config.errors import UserError
-from pipelines.stage import Observer, Ranks, StageContext, ignore, send_note
+from pipelines.config.runtime import RuntimeSettings
+from pipelines.stage import Observer, StageContext, ignore, send_note
 from pipelines.training.placement import (
     Node,
     after_waiting,
@@ -57,13 +58,17 @@ def resolve(precision: Precision, context: StageContext) -> tuple[Arithmetic, St
     The device is decided here alone: Ray may count other GPUs than torch sees, and an artifact
     must not be named after one device and trained on another. Raises UserError as `arithmetic_of`.
     """
-    arithmetic = arithmetic_of(precision, context.ranks, context.observe)
-    ranks = replace(context.ranks, device="gpu" if arithmetic.device == "cuda" else "cpu")
-    return arithmetic, replace(context, ranks=ranks)
+    arithmetic = arithmetic_of(precision, context.runtime, context.observe)
+    runtime = context.runtime.model_copy(
+        update={"device": "gpu" if arithmetic.device == "cuda" else "cpu"}
+    )
+    return arithmetic, replace(context, runtime=runtime)
 
 
-def arithmetic_of(precision: Precision, ranks: Ranks, observe: Observer = ignore) -> Arithmetic:
-    """What `precision` means where the workers of `ranks` will run.
+def arithmetic_of(
+    precision: Precision, runtime: RuntimeSettings, observe: Observer = ignore
+) -> Arithmetic:
+    """What `precision` means where the workers of `runtime` will run.
 
     Without RAY_ADDRESS that is this machine. On a cluster a task on one of the nodes that workers
     may get decides, one with GPUs if they get them; all nodes then compute in the same format. The
@@ -72,8 +77,8 @@ def arithmetic_of(precision: Precision, ranks: Ranks, observe: Observer = ignore
     UserError if GPUs are wanted and there is none, and if the node does not answer.
     """
     if "RAY_ADDRESS" not in os.environ:
-        device: Device = "cuda" if ranks.device != "cpu" and torch.cuda.is_available() else "cpu"
-        if device == "cpu" and ranks.device == "gpu":
+        device: Device = "cuda" if runtime.device != "cpu" and torch.cuda.is_available() else "cpu"
+        if device == "cpu" and runtime.device == "gpu":
             raise UserError(
                 "runtime.device=gpu needs a GPU, and this machine has none; set "
                 "runtime.device=auto or add a node with GPUs"
@@ -81,11 +86,13 @@ def arithmetic_of(precision: Precision, ranks: Ranks, observe: Observer = ignore
         return _here(precision, device)
     connect()
     cluster = f"the cluster at {os.environ['RAY_ADDRESS']}"
-    wants_gpu, node_id = _node_of(ranks)
+    wants_gpu, node_id = _node_of(runtime)
     waited_seconds = 0.0
     if node_id is None:
-        waited_seconds = wait_for_room(replace(ranks, workers=1), observe, "training")
-        wants_gpu, node_id = _node_of(ranks)
+        waited_seconds = wait_for_room(
+            runtime.model_copy(update={"training_workers": 1}), observe, "training"
+        )
+        wants_gpu, node_id = _node_of(runtime)
     if node_id is None:
         raise UserError(_no_node(cluster, waited_seconds, wants_gpu=wants_gpu))
     asked = ask_node(node_id, _here, precision, "cuda" if wants_gpu else "cpu", max_retries=3)
@@ -93,12 +100,12 @@ def arithmetic_of(precision: Precision, ranks: Ranks, observe: Observer = ignore
     return found
 
 
-def _node_of(ranks: Ranks) -> tuple[bool, str | None]:
+def _node_of(runtime: RuntimeSettings) -> tuple[bool, str | None]:
     """Whether workers get GPUs, and the id of the node with most of what they get; None without.
 
     It is the same in every process.
     """
-    wants_gpu = uses_gpu(ranks, nodes())
+    wants_gpu = uses_gpu(runtime, nodes())
     resource = "GPU" if wants_gpu else "CPU"
     found = [
         (node["Resources"].get(resource, 0), node["NodeID"])
@@ -141,18 +148,18 @@ def _no_node(cluster: str, waited_seconds: float, *, wants_gpu: bool) -> str:
 _SLICE_SECONDS = 1.0  # Ray interrupts a task that it cancels without a signal that would wake it
 
 
-def wait_for_room(ranks: Ranks, observe: Observer, stage: str) -> float:
-    """Wait until the cluster has room for the least workers of `ranks`; returns the seconds.
+def wait_for_room(runtime: RuntimeSettings, observe: Observer, stage: str) -> float:
+    """Wait until the cluster has room for the least workers of `runtime`; returns the seconds.
 
-    It returns at the latest after `ranks.wait_for_nodes_seconds`; `schedule` then refuses what
+    It returns at the latest after `runtime.wait_for_nodes_seconds`; `schedule` then refuses what
     still has no room. `observe` gets one note, of `stage`. However the wait ends, the request for
     nodes ends with it.
     """
-    patience = ranks.wait_for_nodes_seconds
+    patience = runtime.wait_for_nodes_seconds or 0
     up = nodes()
-    if not (patience and os.environ.get("RAY_ADDRESS")) or _have_room(up, ranks):
+    if not (patience and os.environ.get("RAY_ADDRESS")) or _have_room(up, runtime):
         return 0.0
-    wanted = bundles(ranks, up)
+    wanted = bundles(runtime, up)
     note = (
         f"{stage}: waiting up to {patience:.0f} s for nodes with room for {len(wanted)} x "
         f"{_in_words(wanted[0])}, found {listed(up)}"
@@ -160,26 +167,26 @@ def wait_for_room(ranks: Ranks, observe: Observer, stage: str) -> float:
     send_note(observe, stage, note)
     started = time.monotonic()
     with _asked_for(wanted):
-        while time.monotonic() - started < patience and not _have_room(nodes(), ranks):
+        while time.monotonic() - started < patience and not _have_room(nodes(), runtime):
             time.sleep(_SLICE_SECONDS)
     return time.monotonic() - started
 
 
-def bundles(ranks: Ranks, up: Sequence[Node]) -> list[dict[str, float]]:
-    """The resources of each of the least workers of `ranks`, as Ray counts them.
+def bundles(runtime: RuntimeSettings, up: Sequence[Node]) -> list[dict[str, float]]:
+    """The resources of each of the least workers of `runtime`, as Ray counts them.
 
     They include GPUs if the recipe says so or, with `auto`, if one of the nodes that are `up` has
     any: an autoscaler does not say what else it could add.
     """
-    each: dict[str, float] = {"CPU": ranks.cpus_per_worker or 1}
-    if uses_gpu(ranks, up):
+    each: dict[str, float] = {"CPU": runtime.cpus_per_worker or 1}
+    if uses_gpu(runtime, up):
         each["GPU"] = 1
-    return [dict(each) for _ in range(least_workers(ranks))]
+    return [dict(each) for _ in range(least_workers(runtime))]
 
 
-def _have_room(up: Sequence[Node], ranks: Ranks) -> bool:
-    room = room_on_nodes(up, ranks.cpus_per_worker or 1, use_gpu=uses_gpu(ranks, up))
-    return room >= least_workers(ranks)
+def _have_room(up: Sequence[Node], runtime: RuntimeSettings) -> bool:
+    room = room_on_nodes(up, runtime.cpus_per_worker or 1, use_gpu=uses_gpu(runtime, up))
+    return room >= least_workers(runtime)
 
 
 @contextmanager

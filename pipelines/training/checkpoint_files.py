@@ -4,9 +4,8 @@ And publishing the model of the last checkpoint.
 """
 
 import json
-import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +21,6 @@ from pipelines.artifacts import sha256_of_file
 from pipelines.artifacts.access import write_to_disk
 from pipelines.artifacts.claims import Claim
 from pipelines.artifacts.draft import Draft
-from pipelines.stage import Retention
 
 # Inside a checkpoint.
 MODEL_FOLDER = "model"  # to resume from
@@ -144,17 +142,6 @@ def write_whole(filesystem: FileSystem, path: str, text: str) -> None:
         return
     with filesystem.open_output_stream(path) as file:
         file.write(text.encode())
-
-
-def kept_by(keep: Retention, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """The checkpoints to keep: the newest, and the regular ones that the rule names."""
-    newest_first = sorted(checkpoints, key=lambda each: each.step, reverse=True)
-    regular = [each for each in newest_first if each.is_regular]
-    evaluated = [each for each in regular if each.loss is not None and math.isfinite(each.loss)]
-    best = sorted(evaluated, key=lambda each: each.loss or 0.0)[: keep.best]
-    spaced = [each for each in regular if keep.every_steps and each.step % keep.every_steps == 0]
-    names = {e.name for e in (*newest_first[:1], *regular[: keep.latest], *best, *spaced)}
-    return [each for each in newest_first if each.name in names]
 
 
 def publish_model(

@@ -1,4 +1,4 @@
-"""A training run's checkpoints: stored while it trains, verified, kept by a rule.
+"""A training run's checkpoints: stored while it trains, verified, the newest kept.
 
 Each is a folder in any store. Its last file holds the size and SHA-256 of the others: a folder
 without it is no checkpoint, and one with other contents is damaged.
@@ -19,12 +19,10 @@ from pydantic import ValidationError
 from pipelines.artifacts.access import flush, flush_folders, store_errors
 from pipelines.artifacts.scratch import scratch_folder
 from pipelines.config.errors import UserError
-from pipelines.stage import Retention
 from pipelines.training.checkpoint_files import (
     Checkpoint,
     DamagedCheckpointError,
     files_of,
-    kept_by,
     verify,
     write_whole,
 )
@@ -42,10 +40,10 @@ class Checkpoints:
     A thread stores them while training continues.
     """
 
-    def __init__(self, folder: str, filesystem: FileSystem, keep: Retention) -> None:
+    def __init__(self, folder: str, filesystem: FileSystem, num_kept: int = 2) -> None:
         self.folder = folder
         self._filesystem = filesystem
-        self._keep = keep
+        self._num_kept = num_kept
         self._damaged: set[str] = set()
         # Folders of earlier writers, found at the first look: none of them will become complete.
         self._earlier: set[str] | None = None
@@ -155,7 +153,7 @@ class Checkpoints:
     def store(self, draft: Path, *, step: int, is_regular: bool, loss: float | None) -> None:
         """Start storing the folder `draft`, which is then removed; `wait` before the next one.
 
-        Afterwards the checkpoints that the rule does not keep are removed.
+        Afterwards all but the newest `num_kept` are removed.
         """
         self._storing = self._thread.submit(self._store, draft, step, is_regular, loss)
 
@@ -224,7 +222,7 @@ class Checkpoints:
     def _remove_others(self, newest: Checkpoint) -> None:
         stored = self.stored()
         whole = [each for each in stored if each.step != newest.step or each == newest]
-        kept = {each.name for each in kept_by(self._keep, whole)}
+        kept = {each.name for each in whole[: self._num_kept]}
         # A new incomplete one may be another writer's: the cluster may have lost sight of this
         # node and replaced this process.
         removable = {each.name for each in stored} | self._own | self._damaged

@@ -66,27 +66,27 @@ class Launch:
 def launch(
     job: Launch, context: StageContext, finish: Callable[[Path, dict[str, Any]], Result]
 ) -> Result:
-    """Train on the workers that `context.ranks` asks for; returns the result of `finish`.
+    """Train on the workers that `context.runtime` asks for; returns the result of `finish`.
 
     `finish` gets a local folder with the files of the last checkpoint, and what rank 0's worker
-    returned. A worker or node that dies is replaced, as often as `context.ranks` allows, and
+    returned. A worker or node that dies is replaced, as often as `context.runtime` allows, and
     training resumes from the last checkpoint; so does a second call with the same name in another
     process. A UserError on any rank ends all of them and is raised here. What stops this call from
     outside, such as KeyboardInterrupt, ends the training run too: it saves a checkpoint, within
     `PATIENCE_SECONDS` or until it is stopped once more, and this process leaves Ray.
     """
-    check_ranks(context.ranks, job.cut)  # before nodes come for them
+    check_ranks(context.runtime, job.cut)  # before nodes come for them
     connect()
-    waited_seconds = wait_for_room(context.ranks, context.observe, job.cut.section)
+    waited_seconds = wait_for_room(context.runtime, context.observe, job.cut.section)
     check_nodes(context.store, database_file(context.tracker.uri) if context.tracker else None)
     placement = schedule(
-        context.ranks, nodes(), job.cut,
+        context.runtime, nodes(), job.cut,
         one_thread_each=job.one_thread_each, waited_seconds=waited_seconds,
     )  # fmt: skip
     logger.info("%s, %s", job.name, placement)
-    if note := cut_short(context.ranks, job.cut):
+    if note := cut_short(context.runtime, job.cut):
         send_note(context.observe, job.cut.section, f"{job.cut.section}: {note}")
-    kept = f"{job.checkpoints.path}/{job.name}", job.checkpoints.filesystem, context.ranks.keeping
+    kept = f"{job.checkpoints.path}/{job.name}", job.checkpoints.filesystem
     with (
         _ended_if_stopped(),
         messages_of_workers(context) as messages,
@@ -102,22 +102,21 @@ def launch(
             **resizing,
         )
         failures: dict[str, Any] = {
-            "max_failures": context.ranks.max_failures,
+            "max_failures": context.runtime.max_failures,
             "controller_failure_limit": -1,  # it would be of the whole run
         }
         # In the place of a lost node an autoscaler's takes as long to come as the first.
-        outage_seconds = max(_OUTAGE_SECONDS, context.ranks.wait_for_nodes_seconds)
+        outage_seconds = max(_OUTAGE_SECONDS, context.runtime.wait_for_nodes_seconds or 0)
         callbacks: list[Any] = [EndOnFinalError(), EndOnLongOutage(placement, outage_seconds)]
         worker: Any = job.worker
         values = {
             **job.values,
             "messages": messages,
             "checkpoints": kept,
-            "checkpoint_seconds": context.ranks.checkpoint_seconds,
             "checkpoint_folder": job.checkpoints.path if context.store.is_local else None,
             "num_threads": placement.cpus,
-            "shard_optimizer_state": context.ranks.shard_optimizer_state,
-            "checkpointed_layers": context.ranks.checkpointed_layers,
+            "shard_optimizer_state": context.runtime.shard_optimizer_state,
+            "checkpointed_layers": context.runtime.checkpointed_layers,
         }
         trainer = TorchTrainer(
             worker,
@@ -134,7 +133,7 @@ def launch(
         try:
             result = _fit(trainer, messages).return_value
         except (ControllerError, WorkerGroupError, RayError) as error:
-            raise_sentence(error, job.cut.section, context.ranks.max_failures)
+            raise_sentence(error, job.cut.section, context.runtime.max_failures)
             raise
     with Checkpoints(*kept).named(result["checkpoint"]) as folder:
         return finish(folder, result)

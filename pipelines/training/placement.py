@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pipelines.config.errors import UserError
-from pipelines.stage import Ranks
+from pipelines.config.runtime import RuntimeSettings
 
 Node = Mapping[str, float]  # its resources, as Ray counts them: {"CPU": 64.0, "GPU": 8.0}
 
@@ -48,42 +48,49 @@ class Placement:
         return f"workers: {workers}, each with {_count(self.cpus, 'CPU')}{device}"
 
 
-def check_ranks(ranks: Ranks, cut: BatchSplit) -> None:
+def check_ranks(runtime: RuntimeSettings, cut: BatchSplit) -> None:
     """Raise UserError if a step has fewer micro-batches than the least workers asked for.
 
     No cluster is needed to know it.
     """
-    least = least_workers(ranks)
+    least = least_workers(runtime)
     if least > cut.num_micro_batches:
         raise UserError(_too_many_for_a_step(least, cut))
 
 
-def least_workers(ranks: Ranks) -> int:
+def least_workers(runtime: RuntimeSettings) -> int:
     """The least number of workers to begin with: of a range its lower end, of auto 1."""
-    if ranks.workers == "auto":
+    if runtime.training_workers == "auto":
         return 1
-    return ranks.workers[0] if isinstance(ranks.workers, tuple) else ranks.workers
+    return (
+        runtime.training_workers[0]
+        if isinstance(runtime.training_workers, tuple)
+        else runtime.training_workers
+    )
 
 
-def cut_short(ranks: Ranks, cut: BatchSplit) -> str:
+def cut_short(runtime: RuntimeSettings, cut: BatchSplit) -> str:
     """A note if a step has fewer micro-batches than the end of the range of workers; else empty."""
-    if not isinstance(ranks.workers, tuple) or ranks.workers[1] <= cut.num_micro_batches:
+    if (
+        not isinstance(runtime.training_workers, tuple)
+        or runtime.training_workers[1] <= cut.num_micro_batches
+    ):
         return ""
     return (
-        f"of runtime.training_workers={list(ranks.workers)} at most {cut.num_micro_batches} train, "
-        f"since a step has no more micro-batches ({cut.described()})"
+        f"of runtime.training_workers={list(runtime.training_workers)} at most "
+        f"{cut.num_micro_batches} train, since a step has no more micro-batches ({cut.described()})"
     )
 
 
 def schedule(
-    ranks: Ranks,
+    runtime: RuntimeSettings,
     nodes: Sequence[Node],
     cut: BatchSplit,
     *,
     one_thread_each: bool,
     waited_seconds: float = 0.0,
 ) -> Placement:
-    """Fit `ranks` to the `nodes` of a cluster.
+    """Fit the workers that `runtime` asks for to the `nodes` of a cluster.
 
     Where the number of workers is "auto": one a GPU; without GPUs one a core of the largest node
     if `one_thread_each` is what the model trains fastest with, else as many as nodes. Neither that
@@ -91,36 +98,41 @@ def schedule(
     worker as many. Raises UserError where the workers do not fit, which says how long nodes were
     waited for, or where some would have nothing to do.
     """
-    check_ranks(ranks, cut)
-    use_gpu = uses_gpu(ranks, nodes)
-    if ranks.workers == "auto" and one_thread_each and not use_gpu:
+    check_ranks(runtime, cut)
+    use_gpu = uses_gpu(runtime, nodes)
+    if runtime.training_workers == "auto" and one_thread_each and not use_gpu:
         # On one node: between nodes the exchange would take longer than the step.
         nodes = sorted(nodes, key=lambda node: node.get("CPU", 0))[-1:]
-    least, most = _range(ranks, nodes, cut, use_gpu=use_gpu, one_thread_each=one_thread_each)
-    room = room_on_nodes(nodes, ranks.cpus_per_worker or 1, use_gpu=use_gpu)
+    least, most = _range(runtime, nodes, cut, use_gpu=use_gpu, one_thread_each=one_thread_each)
+    room = room_on_nodes(nodes, runtime.cpus_per_worker or 1, use_gpu=use_gpu)
     if room < least:
-        raise UserError(_no_room(least, room, ranks, nodes, waited_seconds, use_gpu=use_gpu))
-    cpus = ranks.cpus_per_worker or _share(nodes, min(most, room), use_gpu=use_gpu)
-    num_workers = (least, most) if isinstance(ranks.workers, tuple) else most
+        raise UserError(_no_room(least, room, runtime, nodes, waited_seconds, use_gpu=use_gpu))
+    cpus = runtime.cpus_per_worker or _share(nodes, min(most, room), use_gpu=use_gpu)
+    num_workers = (least, most) if isinstance(runtime.training_workers, tuple) else most
     return Placement(num_workers=num_workers, cpus=cpus, use_gpu=use_gpu)
 
 
-def uses_gpu(ranks: Ranks, nodes: Sequence[Node]) -> bool:
+def uses_gpu(runtime: RuntimeSettings, nodes: Sequence[Node]) -> bool:
     """Whether the workers get GPUs: as set or, with `auto`, if there is any."""
-    if ranks.device == "auto":
+    if runtime.device == "auto":
         return any(node.get("GPU", 0) >= 1 for node in nodes)
-    return ranks.device == "gpu"
+    return runtime.device == "gpu"
 
 
 def _range(
-    ranks: Ranks, nodes: Sequence[Node], cut: BatchSplit, *, use_gpu: bool, one_thread_each: bool
+    runtime: RuntimeSettings,
+    nodes: Sequence[Node],
+    cut: BatchSplit,
+    *,
+    use_gpu: bool,
+    one_thread_each: bool,
 ) -> tuple[int, int]:
     """The least and the most workers that are asked for."""
-    if isinstance(ranks.workers, tuple):
-        return ranks.workers[0], min(ranks.workers[1], cut.num_micro_batches)
-    if ranks.workers != "auto":
-        return ranks.workers, ranks.workers
-    cpus = ranks.cpus_per_worker or 1
+    if isinstance(runtime.training_workers, tuple):
+        return runtime.training_workers[0], min(runtime.training_workers[1], cut.num_micro_batches)
+    if runtime.training_workers != "auto":
+        return runtime.training_workers, runtime.training_workers
+    cpus = runtime.cpus_per_worker or 1
     if use_gpu or one_thread_each:
         wanted = room_on_nodes(nodes, cpus, use_gpu=use_gpu)
     else:
@@ -163,16 +175,16 @@ def _too_many_for_a_step(num_workers: int, cut: BatchSplit) -> str:
 def _no_room(
     num_workers: int,
     room: int,
-    ranks: Ranks,
+    runtime: RuntimeSettings,
     nodes: Sequence[Node],
     waited_seconds: float,
     *,
     use_gpu: bool,
 ) -> str:
-    cpus = ranks.cpus_per_worker or 1
+    cpus = runtime.cpus_per_worker or 1
     each = f"{_count(cpus, 'CPU')}{' and a GPU' if use_gpu else ''}"
     remedies = ["lower runtime.training_workers" if room else "", "add nodes"]
-    if ranks.cpus_per_worker:
+    if runtime.cpus_per_worker:
         remedies.insert(1, "lower runtime.cpus_per_worker")
     if waited_seconds:
         remedies.append("raise runtime.wait_for_nodes_seconds")

@@ -127,13 +127,13 @@ def checkpoint_bytes(
 
 
 def check_disk_space(
-    stage: str, checkpoint_bytes: int, model_bytes: int, kept: int, folder: str | None
+    stage: str, checkpoint_bytes: int, model_bytes: int, folder: str | None
 ) -> None:
-    """Check for room for the checkpoints that are kept, two more, and the artifact.
+    """Check for room for the two checkpoints that are kept, two more, and the artifact.
 
-    The two are one that a stop left, and the one being stored before others are removed. `folder`
-    is theirs on this node's disks; None for a remote store. Each checkpoint is first written into
-    the temporary folder. Raises UserError if a disk lacks room.
+    The two more are one that a stop left, and the one being stored before others are removed.
+    `folder` is theirs on this node's disks; None for a remote store. Each checkpoint is first
+    written into the temporary folder. Raises UserError if a disk lacks room.
     """
     wanted: dict[int, int] = {}  # bytes by device
     places: dict[int, Path] = {}
@@ -145,7 +145,7 @@ def check_disk_space(
 
     want(Path(tempfile.gettempdir()), checkpoint_bytes + model_bytes)
     if folder is not None:
-        want(nearest_existing(Path(folder)), (kept + 2) * checkpoint_bytes + 2 * model_bytes)
+        want(nearest_existing(Path(folder)), 4 * checkpoint_bytes + 2 * model_bytes)
     for device, num_bytes in wanted.items():
         free = shutil.disk_usage(places[device]).free
         if free < num_bytes:

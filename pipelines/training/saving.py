@@ -76,8 +76,6 @@ class End(NamedTuple):
 def save(state: TrainState, position: Position, *, is_last: bool, is_regular: bool = True) -> bool:
     """Write the checkpoint that is due after a step, and let it be stored meanwhile.
 
-    `is_regular` says that it is due by its step, and not by the clock.
-
     If the previous one is not stored within a minute this one is left out, on all ranks, and False
     is returned; the last one waits. One that the temporary folder cannot take is left out as well,
     and `save_at_end` tries the last one again. All ranks call this. Raises SkippedStepsError if

@@ -15,17 +15,10 @@ from bert_core.training.loop import computing_as_trained, train
 from bert_core.training.state import Position
 from bert_core.training.step import StepReport
 from pipelines.config.errors import UserError
-from pipelines.training.ranks import Work, broadcast, wait_for_all
+from pipelines.training.ranks import Work, wait_for_all
 from pipelines.training.restoring import go_back
 from pipelines.training.saving import End, TrainState, save
 from pipelines.training.speed import Speed
-
-# The least time between checkpoints by the clock, as a multiple of what the last one took: they
-# cost at most 2% of the time, however large the model is.
-_TIMES_ITS_COST = 50
-# And of how long storing it took, while training continued: those due by their step seldom meet one
-# by the clock. Once one of them is left out, the clock waits until the next is stored.
-_TIMES_ITS_STORING = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +32,6 @@ class TrainingLoop:
     precision: Precision
     wants_stop: Callable[[], bool]
     started: float  # when the process was ready, on the clock of `time.perf_counter`
-    checkpoint_seconds: float = 0.0  # between two that the clock asks for; 0: it asks for none
 
     def train_on(self, position: Position) -> End:
         """Take all steps that are left, or as many as there is time for.
@@ -76,9 +68,7 @@ class TrainingLoop:
         guard = optimizer.guard
         is_last = position.step == work.num_steps or self._is_enough()
         is_saved = bool(position.given_up) and is_last
-        started = saved_at = time.perf_counter()
-        saving_seconds = 0.0
-        is_left_out = False  # the last one that was due by its step
+        started = time.perf_counter()
         for report in train(
             model,
             optimizer,
@@ -117,22 +107,10 @@ class TrainingLoop:
                 is_last = is_last or self._is_enough()
             telemetry.show(done)
             position = replace(position, step=done)
-            # A rollback never uses one by the clock: it would differ from run to run.
-            is_regular = is_due or is_last
-            is_due = is_due or (
-                is_logged
-                and not (is_last or is_left_out)
-                and self._is_time(saved_at, saving_seconds)
-            )
             # While steps are skipped there is nothing worth rolling back to.
             is_saved = False
             if is_last or (is_due and not guard.is_skipping):
-                asked_at = time.perf_counter()
-                is_stored = save(state, position, is_last=is_last, is_regular=is_regular)
-                is_saved = is_stored and is_regular
-                is_left_out = not is_stored if is_regular else is_left_out
-                saved_at = time.perf_counter()
-                saving_seconds = saved_at - asked_at
+                is_saved = save(state, position, is_last=is_last)
             if is_last:
                 break
             started = time.perf_counter()
@@ -140,19 +118,6 @@ class TrainingLoop:
         telemetry.skip(guard.found())
         guard.forget()
         return End(position=position, is_last=is_last, is_saved=is_saved)
-
-    def _is_time(self, saved_at: float, saving_seconds: float) -> bool:
-        """Whether a checkpoint is due by the clock and none is being stored; same on all ranks."""
-        if not self.checkpoint_seconds:
-            return False
-        checkpoints = self.state.checkpoints
-        wait = max(
-            self.checkpoint_seconds,
-            _TIMES_ITS_COST * saving_seconds,
-            _TIMES_ITS_STORING * checkpoints.storing_seconds,
-        )
-        is_time = time.perf_counter() - saved_at >= wait
-        return broadcast(is_time and not checkpoints.is_storing(0.0), self.state.device)
 
     def _is_enough(self) -> bool:
         """Whether the held-out losses no longer fall; same on all ranks."""

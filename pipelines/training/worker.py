@@ -1,6 +1,5 @@
 """What one Ray Train worker does: restore the last checkpoint, train, report, save."""
 
-import math
 import time
 from contextlib import closing
 from typing import Any
@@ -17,7 +16,6 @@ from bert_core.training.guard import GuardConfig
 from bert_core.training.optimization import OptimizationConfig, build_optimizer
 from pipelines.artifacts import Artifact
 from pipelines.config.versions import computing_machine
-from pipelines.stage import Retention
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.curve import Best, Telemetry
 from pipelines.training.messages import ProgressSender, listening_for_stop
@@ -95,12 +93,12 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
         num_ranks=rank_and_world_size()[1],
         matrix_rate=measured_matrix_rate(compute_dtype(values["precision"], device), device),
     )
-    folder, filesystem, keeping = values["checkpoints"]
+    folder, filesystem = values["checkpoints"]
     state = TrainState(
         model=model,
         optimizer=optimizer,
         telemetry=_telemetry(work, values, speed, is_speaker=rank == 0),
-        checkpoints=Checkpoints(folder, filesystem, keeping),
+        checkpoints=Checkpoints(folder, filesystem),
         is_writer=rank == 0,
         node=this_node(),
         best=None if work.patience is None else Best(work.patience),
@@ -115,7 +113,6 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
         with listening_for_stop(values["messages"] if rank == 0 else None) as wants_stop:
             loop = TrainingLoop(
                 work, state, speed, device, values["precision"], wants_stop, started,
-                values["checkpoint_seconds"],
             )  # fmt: skip
             end = loop.train_on(position)
         result: dict[str, Any] = {"checkpoint": save_at_end(state, *end)}
@@ -134,33 +131,14 @@ def _prepare_first_step(
     """Prepare the first step of a training run without a checkpoint. All ranks call it."""
     model, optimizer = state.model, state.optimizer
     if state.is_writer:
-        keeping = values["checkpoints"][-1]
-        if note := _note_on_best(work, keeping):
-            state.telemetry.warn(note)
-        kept = keeping.most_of(work.num_steps, work.settings.checkpoint_every_steps)
         sizes = checkpoint_bytes(model, optimizer.config, with_best=state.best is not None)
-        check_disk_space(work.stage, *sizes, kept, values["checkpoint_folder"])
+        check_disk_space(work.stage, *sizes, values["checkpoint_folder"])
     if work.largest_batches is not None:
         largest, precision = work.largest_batches(), values["precision"]
         note = rehearsed(work.stage, model, optimizer, largest, precision, ranks_on_node)
         state.telemetry.show(0, note)
     if work.begin is not None:
         work.begin(model)
-
-
-def _note_on_best(work: Work, keeping: Retention) -> str:
-    """A warning if no checkpoint will have the loss that it is to be kept by; else empty."""
-    evaluated, stored = work.evaluate_every_steps, work.settings.checkpoint_every_steps
-    is_last_alone = stored >= work.num_steps  # nothing to choose among
-    if not keeping.best or is_last_alone or math.lcm(evaluated, stored) < work.num_steps:
-        return ""
-    mend = "evaluate more often"
-    if evaluated < work.num_steps:
-        mend = f"set {work.section}.checkpoint_every_steps={evaluated}"
-    return (
-        "runtime.keep_best_checkpoints finds none to keep: evaluations every "
-        f"{evaluated} steps and checkpoints every {stored} do not meet before the last step; {mend}"
-    )
 
 
 def _telemetry(work: Work, values: dict[str, Any], speed: Speed, *, is_speaker: bool) -> Telemetry:

@@ -19,7 +19,8 @@ from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.state import save_model
 from pipelines.artifacts import ArtifactStore
 from pipelines.cluster.connection import connect, disconnect
-from pipelines.stage import Ranks, StageContext
+from pipelines.config.runtime import RuntimeSettings
+from pipelines.stage import StageContext
 from pipelines.stages.corpus.settings import CorpusSettings, PlainText
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
@@ -53,7 +54,7 @@ def write_inputs(folder: Path) -> None:
 def write_store(folder: Path) -> None:
     """Build one artifact of every kind below `folder`, with an encoder of one layer, 16 wide."""
     store = ArtifactStore(folder.absolute())
-    context = StageContext(store=store, ranks=Ranks(workers=1, device="cpu"))
+    context = StageContext(store=store, runtime=RuntimeSettings(training_workers=1, device="cpu"))
     with tempfile.TemporaryDirectory() as scratch:
         here = Path.cwd()
         os.chdir(scratch)  # so that manifests name inputs by relative paths

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipelines.recipes.runtime import RuntimeSettings
+from pipelines.config.runtime import RuntimeSettings
 from tests.delivery.declared import AGENT_PORTS, INFRA, KUBERNETES, is_command
 from tests.delivery.overlays import Manifest, containers, of_kind, pod_templates, work_pool
 
@@ -44,7 +44,7 @@ def test_a_training_waits_for_nodes_of_groups_that_stand_at_none(
             if "configMapRef" in source:
                 for name, value in maps[source["configMapRef"]["name"]]["data"].items():
                     monkeypatch.setenv(name, value)
-        ranks = RuntimeSettings(device="gpu").ranks()
+        ranks = RuntimeSettings(device="gpu").with_waiting_resolved()
         # Longer than a pod with a large image takes, and than an idle node stays.
         idle = cluster["spec"]["autoscalerOptions"]["idleTimeoutSeconds"]
         assert ranks.wait_for_nodes_seconds > max(600, idle)

@@ -11,7 +11,8 @@ from bert_core.training.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.artifacts.inventory import take_inventory
-from pipelines.stage import Ranks, StageContext
+from pipelines.config.runtime import RuntimeSettings
+from pipelines.stage import StageContext
 from pipelines.stages import CHAIN
 from pipelines.stages.corpus.shards import read_documents
 from pipelines.stages.dataset.stage import read_items
@@ -115,7 +116,7 @@ def test_trainings_go_on_from_them(
     artifacts: dict[str, Artifact], local_ray: None, tmp_path: Path
 ) -> None:
     store = ArtifactStore(tmp_path / "store")
-    context = StageContext(store=store, ranks=Ranks(workers=1, device="cpu"))
+    context = StageContext(store=store, runtime=RuntimeSettings(training_workers=1, device="cpu"))
     small = {"global_batch_size": 8, "micro_batch_size": 4, "precision": "float32"}
     old = artifacts["encoder"].local_folder()
     further = PretrainingSettings(

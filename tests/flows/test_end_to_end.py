@@ -17,6 +17,7 @@ from prefect.client.schemas.filters import (
 from flows.chain import flow_of
 from flows.reporting.publishing import print_report
 from flows.reporting.run_report import RunReport, figures_of
+from pipelines.recipes.connections import open_tracker
 from pipelines.recipes.files import read_recipe
 from pipelines.recipes.models import EndToEndRecipe, ExamplesRecipe
 from tests.flows.conftest import WholeRun
@@ -68,7 +69,7 @@ def test_both_models_are_registered_proved_and_compared(whole_run: WholeRun) -> 
     from pipelines.registry.listing import list_models
 
     report = whole_run.report
-    tracker = report.recipe.runtime.tracker({})
+    tracker = open_tracker(report.recipe.runtime)
     rows = {row.kind: row for row in list_models(tracker)}
     assert set(rows) == {"encoder", "classification"}
     assert {comparison.name for comparison in report.comparisons} == {
@@ -86,7 +87,7 @@ def test_both_models_are_registered_proved_and_compared(whole_run: WholeRun) -> 
 
 def test_the_tracker_shows_one_run_with_a_child_for_each_stage(whole_run: WholeRun) -> None:
     report = whole_run.report
-    tracker = report.recipe.runtime.tracker({})
+    tracker = open_tracker(report.recipe.runtime)
     runs = tracker.client().search_runs([tracker.experiment_id()])
     of_flow = [run for run in runs if run.data.tags.get("bertsmith.flow_run") == run_id(report)]
     (parent,) = (run for run in of_flow if "mlflow.parentRunId" not in run.data.tags)
@@ -160,7 +161,7 @@ def test_a_second_run_builds_nothing_and_registers_nothing_new(whole_run: WholeR
 def test_a_run_that_reuses_everything_moves_no_alias(whole_run: WholeRun) -> None:
     from flows.end_to_end import end_to_end
 
-    client = whole_run.report.recipe.runtime.tracker({}).client()
+    client = open_tracker(whole_run.report.recipe.runtime).client()
     client.delete_registered_model_alias("bertsmith-encoder", "challenger")  # a person's doing
     recipe = read_recipe(EndToEndRecipe, str(whole_run.recipe), [f"runtime.home={whole_run.home}"])
     try:
@@ -221,7 +222,7 @@ def test_a_registered_classifier_is_evaluated_on_a_labelled_file(
 
 def test_a_version_is_promoted_under_another_alias(whole_run: WholeRun) -> None:
     from flows.promote import PromotionRecipe, promote
-    from pipelines.recipes.runtime import RuntimeSettings
+    from pipelines.config.runtime import RuntimeSettings
 
     runtime = RuntimeSettings(home=str(whole_run.home))
     promotion = promote(

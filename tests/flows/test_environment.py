@@ -20,7 +20,7 @@ from flows.services.credentials import (
 )
 from flows.services.health import answers, free_port
 from pipelines.config.errors import UserError
-from pipelines.recipes.runtime import RuntimeSettings
+from pipelines.config.runtime import RuntimeSettings
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from flows.environment import LocalApi
 from flows.reporting.run_report import RunReport, mlflow_page
 from flows.run import plain_task, started_run
 from pipelines.config.errors import UserError
+from pipelines.recipes.connections import open_tracker
 from pipelines.recipes.files import read_recipe
 from pipelines.recipes.models import CorpusRecipe
 from pipelines.stages.corpus import CORPUS
@@ -157,7 +158,7 @@ def test_nothing_points_at_an_api_that_ends_with_its_run(
     monkeypatch.setenv("PREFECT_API_URL", prefect_api)
     monkeypatch.setattr(LocalApi, "url_of_this_process", prefect_api)
     assert shown_nowhere(recipe).flow_run_url == ""
-    tracker = recipe.runtime.tracker({})
+    tracker = open_tracker(recipe.runtime)
     (kept,) = tracker.client().search_runs([tracker.experiment_id()])
     assert "http" not in kept.data.tags["mlflow.note.content"]
 
@@ -177,7 +178,7 @@ def test_files_that_the_tracker_cannot_keep_cost_the_record_alone(
             run.stage("only", fine)
 
     without_files(recipe)
-    tracker = recipe.runtime.tracker({})
+    tracker = open_tracker(recipe.runtime)
     (kept,) = tracker.client().search_runs([tracker.experiment_id()])
     assert kept.info.status == "FINISHED"
     assert kept.data.tags["bertsmith.flow_run"] == runs[0]

@@ -10,8 +10,8 @@ from flows.reporting.markdown import details
 from flows.reporting.publishing import print_report
 from flows.reporting.run_report import RunReport, StageRecord
 from pipelines.artifacts import ArtifactStore, Built, Draft
+from pipelines.config.runtime import RuntimeSettings
 from pipelines.recipes.models import EndToEndRecipe
-from pipelines.recipes.runtime import RuntimeSettings
 
 SERVER = "http://127.0.0.1:5000"
 

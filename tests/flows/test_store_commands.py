@@ -8,6 +8,7 @@ import pytest
 
 from flows.cli.app import MISTAKE, run
 from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
+from pipelines.recipes.connections import open_tracker
 
 
 def _build(home: Path, kind: str, **inputs: Artifact) -> Artifact:
@@ -30,10 +31,10 @@ def test_the_store_is_listed_and_pruned_only_when_asked(
     assert [each["kind"] for each in found["artifacts"]] == ["corpus", "encoder"]
     assert found["artifacts"][0]["used_by"] == [encoder.fingerprint]
 
-    from pipelines.recipes.runtime import RuntimeSettings
+    from pipelines.config.runtime import RuntimeSettings
     from pipelines.tracking.tracker import FINGERPRINT_TAG
 
-    client = RuntimeSettings(home=str(own_home)).tracker({}).client()
+    client = open_tracker(RuntimeSettings(home=str(own_home))).client()
     client.create_registered_model("model")
     tags = {FINGERPRINT_TAG: encoder.fingerprint}
     client.create_model_version("model", source=str(own_home), tags=tags)

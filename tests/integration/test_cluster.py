@@ -42,6 +42,7 @@ SETTINGS: dict[str, Any] = {
 DATA_STAGES = """
 import json, sys
 from pipelines.artifacts import ArtifactStore
+from pipelines.config.runtime import RuntimeSettings
 from pipelines.stage import StageContext
 from pipelines.stages.corpus.settings import CorpusSettings, PlainText
 from pipelines.stages.corpus.stage import build_corpus
@@ -49,7 +50,7 @@ from pipelines.stages.examples.stage import ExampleSettings, build_examples
 from pipelines.stages.vocabulary.stage import VocabularySettings, build_vocabulary
 
 context = StageContext(
-    store=ArtifactStore(sys.argv[1]), num_workers=int(sys.argv[2]),
+    store=ArtifactStore(sys.argv[1]), runtime=RuntimeSettings(num_workers=int(sys.argv[2])),
     observe=lambda progress: print("progress of", progress.stage, flush=True),
 )
 texts = PlainText(paths=("s3://bertsmith/texts/*.txt",))

@@ -23,20 +23,20 @@ NUM_STEPS = 20
 MOST_NODES = 2
 WAITING = """
 from pipelines.cluster.connection import connect
-from pipelines.stage import Ranks
+from pipelines.config.runtime import RuntimeSettings
 from pipelines.training.arithmetic import wait_for_room
 
 connect()
-ranks = Ranks(workers=64, wait_for_nodes_seconds=600)  # more than there will ever be
+ranks = RuntimeSettings(training_workers=64, wait_for_nodes_seconds=600)
 wait_for_room(ranks, lambda progress: print(progress.note, flush=True), "pretraining")
 """
 BRINGING = """
 from pipelines.cluster.connection import connect, nodes
-from pipelines.stage import Ranks
+from pipelines.config.runtime import RuntimeSettings
 from pipelines.training.arithmetic import wait_for_room
 
 connect()
-ranks = Ranks(workers="auto", device="gpu", wait_for_nodes_seconds=120)
+ranks = RuntimeSettings(training_workers="auto", device="gpu", wait_for_nodes_seconds=120)
 wait_for_room(ranks, lambda progress: print(progress.note, flush=True), "pretraining")
 print(sorted(node["GPU"] for node in nodes() if "GPU" in node), len(nodes()) - 1)
 """

@@ -41,7 +41,7 @@ from pyarrow.fs import LocalFileSystem
 from pipelines.artifacts import ArtifactStore
 from pipelines.training.checkpoint_files import CheckpointFolder
 from pipelines.config.errors import UserError
-from pipelines.stage import Ranks
+from pipelines.config.runtime import RuntimeSettings
 from pipelines.stage import StageContext
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.launch import Launch, launch
@@ -69,7 +69,8 @@ def worker(values):
 
 
 def train(num_workers, folder):
-    context = StageContext(store=ArtifactStore(folder), ranks=Ranks(workers=num_workers))
+    context = StageContext(store=ArtifactStore(folder),
+                           runtime=RuntimeSettings(training_workers=num_workers))
     job = Launch(
         worker=worker, values={"larger": larger.node_id}, name="mixed",
         checkpoints=CheckpointFolder(f"{folder}/work", LocalFileSystem()), cut=CUT,

@@ -11,6 +11,7 @@ import boto3
 import pytest
 
 from pipelines.artifacts import ArtifactStore
+from pipelines.config.runtime import RuntimeSettings
 from pipelines.stage import StageContext
 from pipelines.stages.corpus.settings import CorpusSettings, PlainText
 from pipelines.stages.corpus.stage import build_corpus
@@ -29,7 +30,7 @@ from pipelines.stages.examples.stage import ExampleSettings, build_examples
 from pipelines.stage import StageContext
 from pipelines.stages.vocabulary.stage import VocabularySettings, build_vocabulary
 
-context = StageContext(store=ArtifactStore("s3://bertsmith/store"), num_workers=2)
+context = StageContext(store=ArtifactStore("s3://bertsmith/store"))
 settings = CorpusSettings(sources=(PlainText(paths=("s3://bertsmith/texts/*.txt.gz",)),))
 
 def chain():
@@ -85,7 +86,10 @@ def test_text_on_s3_becomes_artifacts_on_s3_with_the_same_bytes_as_locally(objec
     listing = client.list_objects_v2(Bucket="bertsmith", Prefix="store/")["Contents"]
     assert not [each["Key"] for each in listing if ".work" in each["Key"]]
 
-    context = StageContext(store=ArtifactStore(tmp_path / "store"), num_workers=2)
+    context = StageContext(
+        store=ArtifactStore(tmp_path / "store"),
+        runtime=RuntimeSettings(num_workers=2, training_workers=1),
+    )
     local = build_chain(str(folder), context)
     # Everything but example shards, whose schema names the vocabulary's fingerprint.
     for artifact, digests in list(zip(local, found["digests"], strict=True))[:2]:

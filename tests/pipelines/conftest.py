@@ -3,6 +3,7 @@
 import pytest
 
 from pipelines.artifacts import Artifact, ArtifactStore
+from pipelines.config.runtime import RuntimeSettings
 from pipelines.stage import StageContext
 from pipelines.stages.corpus.settings import CorpusSettings, PlainText
 from pipelines.stages.corpus.stage import build_corpus
@@ -18,7 +19,7 @@ __all__ = ["fickle", "home", "server_port", "tracker"]
 def small_context(tmp_path_factory) -> StageContext:
     """A local store and two workers."""
     store = ArtifactStore(tmp_path_factory.mktemp("small-store"))
-    return StageContext(store=store, num_workers=2)
+    return StageContext(store=store, runtime=RuntimeSettings(num_workers=2, training_workers=1))
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,8 @@ from bert_core.config import encoder_config
 from bert_core.model.catalogue import PretrainingModel, TrainableModel
 from bert_core.training.state import load_model
 from pipelines.artifacts import Artifact, ArtifactStore
-from pipelines.stage import Progress, Ranks, Retention, StageContext
+from pipelines.config.runtime import RuntimeSettings
+from pipelines.stage import Progress, StageContext
 from pipelines.stages.examples.batches import ExampleReader, micro_batches
 from pipelines.stages.pretraining.figures import pretraining_figures
 from pipelines.training.checkpoint_files import MODEL_FOLDER, CheckpointFolder
@@ -102,7 +103,6 @@ def train_small(
     folder: Path,
     *,
     ranks: int = 1,
-    keeping: Retention = Retention(),  # noqa: B008  (frozen)
     work: str | None = None,
     filesystem: FileSystem | None = None,
     notes: list[str] | None = None,
@@ -117,7 +117,9 @@ def train_small(
             notes.append(progress.note)
 
     context = StageContext(
-        store=ArtifactStore(folder), ranks=Ranks(workers=ranks, keeping=keeping), observe=observe
+        store=ArtifactStore(folder),
+        runtime=RuntimeSettings(training_workers=ranks),
+        observe=observe,
     )
     job = Launch(
         worker=worker,

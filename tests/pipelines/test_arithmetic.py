@@ -12,7 +12,8 @@ from pipelines.artifacts import ArtifactStore
 from pipelines.cluster.connection import local_cpus
 from pipelines.cluster.mapping import answer_of, ask_node
 from pipelines.config.errors import UserError
-from pipelines.stage import Ranks, StageContext
+from pipelines.config.runtime import RuntimeSettings
+from pipelines.stage import StageContext
 from pipelines.training import arithmetic
 from pipelines.training.arithmetic import Arithmetic, arithmetic_of, resolve
 from pipelines.training.placement import BatchSplit, schedule
@@ -24,11 +25,14 @@ def no_cluster(monkeypatch):
 
 
 def test_auto_is_what_this_machine_computes_in_where_no_cluster_is_named(no_cluster):
-    found = arithmetic_of("auto", Ranks(device="cpu"))
+    found = arithmetic_of("auto", RuntimeSettings(training_workers=1, device="cpu"))
     is_bf16 = compute_dtype("auto", "cpu") == torch.bfloat16
     precision = "bf16" if is_bf16 else "float32"
     assert found == Arithmetic(device="cpu", precision=precision, torch=torch.__version__)
-    assert arithmetic_of("float32", Ranks(device="cpu")).precision == "float32"
+    assert (
+        arithmetic_of("float32", RuntimeSettings(training_workers=1, device="cpu")).precision
+        == "float32"
+    )
 
 
 def test_a_cluster_is_asked_through_one_of_its_nodes(local_ray, monkeypatch):
@@ -36,7 +40,7 @@ def test_a_cluster_is_asked_through_one_of_its_nodes(local_ray, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "the one that this process is connected to")
     # What the driver itself would say must not matter; the task imports the module anew.
     monkeypatch.setattr(arithmetic.torch, "__version__", "0.0.driver")
-    found = arithmetic_of("bf16", Ranks())
+    found = arithmetic_of("bf16", RuntimeSettings(training_workers=1))
     assert (found.device, found.precision) == ("cpu", "bf16")
     assert found.torch != "0.0.driver"
 
@@ -76,7 +80,8 @@ def busy_cluster(local_ray, monkeypatch) -> Iterator[None]:
 def test_a_cluster_without_a_free_cpu_answers_all_the_same(busy_cluster):
     found: list[Arithmetic] = []
     asking = threading.Thread(
-        target=lambda: found.append(arithmetic_of("float32", Ranks())), daemon=True
+        target=lambda: found.append(arithmetic_of("float32", RuntimeSettings(training_workers=1))),
+        daemon=True,
     )
     asking.start()
     asking.join(240)
@@ -87,7 +92,7 @@ def test_a_node_that_does_not_answer_in_time_is_named(local_ray, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "here:1")
     monkeypatch.setattr(arithmetic, "_ANSWER_SECONDS", 0.001)
     with pytest.raises(UserError, match=r"of the cluster at .*here:1 did not answer within"):
-        arithmetic_of("float32", Ranks())
+        arithmetic_of("float32", RuntimeSettings(training_workers=1))
 
 
 @pytest.mark.parametrize(("torch_sees", "ray_counts"), [(False, 1.0), (True, 0.0)])
@@ -112,11 +117,11 @@ def test_a_gpu_that_is_asked_for_and_not_there_is_refused(no_cluster):
     with pytest.raises(
         UserError, match=r"^runtime.device=gpu needs a GPU, and this machine has none"
     ):
-        arithmetic_of("auto", Ranks(device="gpu"))
+        arithmetic_of("auto", RuntimeSettings(training_workers=1, device="gpu"))
 
 
 def test_auto_and_its_resolution_name_the_same_artifact_and_another_format_another(no_cluster):
-    auto = arithmetic_of("auto", Ranks(device="cpu"))
+    auto = arithmetic_of("auto", RuntimeSettings(training_workers=1, device="cpu"))
     plain = auto.named_in({"precision": "auto", "seed": 1})
     assert plain == auto.named_in({"precision": auto.precision, "seed": 1})
     assert plain["precision"] == auto.precision

@@ -6,26 +6,31 @@ from types import SimpleNamespace
 import pytest
 from ray.util import placement_group_table
 
-from pipelines.stage import Progress, Ranks
+from pipelines.config.runtime import RuntimeSettings
+from pipelines.stage import Progress
 from pipelines.training import arithmetic
 from pipelines.training.arithmetic import bundles, wait_for_room
 
 NO_ROOM = [{"CPU": 0.0}]
 ONE_GPU = [{"CPU": 8.0, "GPU": 1.0}]
-TOO_MANY = Ranks(workers=1000, cpus_per_worker=3, wait_for_nodes_seconds=60)
+TOO_MANY = RuntimeSettings(training_workers=1000, cpus_per_worker=3, wait_for_nodes_seconds=60)
 
 
 @pytest.mark.parametrize(
     ("ranks", "up", "asked"),
     [
-        (Ranks(workers=3), NO_ROOM, [{"CPU": 1}] * 3),
-        (Ranks(workers=2, cpus_per_worker=4), NO_ROOM, [{"CPU": 4}] * 2),
-        (Ranks(workers=(2, 8)), NO_ROOM, [{"CPU": 1}] * 2),
-        (Ranks(workers="auto"), NO_ROOM, [{"CPU": 1}]),
-        (Ranks(workers="auto", device="gpu"), NO_ROOM, [{"CPU": 1, "GPU": 1}]),
-        (Ranks(workers=2, cpus_per_worker=8, device="gpu"), ONE_GPU, [{"CPU": 8, "GPU": 1}] * 2),
-        (Ranks(workers=2), ONE_GPU, [{"CPU": 1, "GPU": 1}] * 2),
-        (Ranks(workers=2, device="cpu"), ONE_GPU, [{"CPU": 1}] * 2),
+        (RuntimeSettings(training_workers=3), NO_ROOM, [{"CPU": 1}] * 3),
+        (RuntimeSettings(training_workers=2, cpus_per_worker=4), NO_ROOM, [{"CPU": 4}] * 2),
+        (RuntimeSettings(training_workers=(2, 8)), NO_ROOM, [{"CPU": 1}] * 2),
+        (RuntimeSettings(training_workers="auto"), NO_ROOM, [{"CPU": 1}]),
+        (RuntimeSettings(training_workers="auto", device="gpu"), NO_ROOM, [{"CPU": 1, "GPU": 1}]),
+        (
+            RuntimeSettings(training_workers=2, cpus_per_worker=8, device="gpu"),
+            ONE_GPU,
+            [{"CPU": 8, "GPU": 1}] * 2,
+        ),
+        (RuntimeSettings(training_workers=2), ONE_GPU, [{"CPU": 1, "GPU": 1}] * 2),
+        (RuntimeSettings(training_workers=2, device="cpu"), ONE_GPU, [{"CPU": 1}] * 2),
     ],
 )
 def test_the_least_workers_are_asked_for(ranks, up, asked):
@@ -43,7 +48,10 @@ def refuse_to_be_told(progress: Progress) -> None:
 
 @pytest.mark.parametrize(
     "ranks",
-    [Ranks(workers=1000), Ranks(workers=1, wait_for_nodes_seconds=60)],
+    [
+        RuntimeSettings(training_workers=1000),
+        RuntimeSettings(training_workers=1, wait_for_nodes_seconds=60),
+    ],
     ids=["not to wait", "there is room"],
 )
 def test_what_is_not_waited_for_is_not_told(cluster, ranks):
@@ -59,7 +67,7 @@ def test_a_local_ray_is_waited_for_in_vain_and_so_not_at_all(local_ray, monkeypa
 
 def test_a_wait_ends_with_its_time_and_is_told_once(cluster):
     told: list[Progress] = []
-    ranks = Ranks(workers=1000, wait_for_nodes_seconds=2)
+    ranks = RuntimeSettings(training_workers=1000, wait_for_nodes_seconds=2)
     started = time.monotonic()
     waited = wait_for_room(ranks, told.append, "pretraining")
     assert 2 <= waited <= time.monotonic() - started

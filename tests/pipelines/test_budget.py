@@ -11,9 +11,10 @@ from pydantic import ValidationError
 from bert_core.training.loop import SETTLING_BATCHES
 from pipelines.artifacts import ArtifactStore
 from pipelines.config.errors import UserError
+from pipelines.config.runtime import RuntimeSettings
 from pipelines.recipes.files import read_recipe
 from pipelines.recipes.models import PretrainingRecipe
-from pipelines.stage import Progress, Ranks, Retention
+from pipelines.stage import Progress
 from pipelines.stages.pretraining import budget
 from pipelines.stages.pretraining.budget import (
     MOST_MEASURED,
@@ -153,7 +154,7 @@ def test_a_run_that_goes_on_where_a_step_takes_another_time_keeps_its_steps(monk
     monkeypatch.setattr(budget, "ProgressSender", lambda queue: Listener(notes))
     wanted = settings(budget_minutes=10)
     values = {
-        "checkpoints": (str(tmp_path / "work"), LocalFileSystem(), Retention()),
+        "checkpoints": (str(tmp_path / "work"), LocalFileSystem()),
         "messages": None,
     }
     monkeypatch.setattr(budget, "_measured_phases", lambda *_: None)
@@ -181,7 +182,9 @@ def test_a_budget_names_an_encoder_that_is_to_the_bit_the_one_of_its_steps(
             notes.append(progress.note)
 
     store = ArtifactStore(tmp_path)
-    context = replace(small_context, store=store, observe=observe, ranks=Ranks(workers=2))
+    context = replace(
+        small_context, store=store, observe=observe, runtime=RuntimeSettings(training_workers=2)
+    )
     wanted = PretrainingSettings(
         size="tiny", budget_minutes=0.25, global_batch_size=16, micro_batch_size=8,
         evaluate_every_steps=100, checkpoint_every_steps=500, evaluation_examples=64,

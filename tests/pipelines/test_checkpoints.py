@@ -15,8 +15,7 @@ from pyarrow.fs import FileSelector, FSSpecHandler, LocalFileSystem, PyFileSyste
 
 from pipelines.artifacts.scratch import scratch_folder
 from pipelines.config.errors import UserError
-from pipelines.stage import Retention
-from pipelines.training.checkpoint_files import Checkpoint, kept_by
+from pipelines.training.checkpoint_files import Checkpoint
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.restoring import newest_whole
 from tests.bert_core.ranks import run_ranks
@@ -55,7 +54,7 @@ def damage(place, checkpoint: Checkpoint, name: str, data: bytes | None) -> None
 
 
 def test_the_newest_whole_one_is_opened_whatever_became_of_the_later_ones(place, tmp_path: Path):
-    checkpoints = Checkpoints(*place, Retention(latest=10))
+    checkpoints = Checkpoints(*place, num_kept=10)
     for step in range(1, 7):
         draft = draft_of(tmp_path / f"draft-{step}", str(step))
         checkpoints.store(draft, step=step, is_regular=True, loss=None)
@@ -67,7 +66,7 @@ def test_the_newest_whole_one_is_opened_whatever_became_of_the_later_ones(place,
     damage(place, by_step[4], "model/weights", b"4" * 999)  # truncated
     damage(place, by_step[3], "model/weights", b"4" + b"3" * 999)  # one flipped
 
-    found = Checkpoints(*place, Retention(latest=10))
+    found = Checkpoints(*place, num_kept=10)
     with newest_whole(found, CPU, node="here", is_writer=True) as opened:
         assert opened is not None
         assert (opened / "model" / "weights").read_text() == "2" * 1000
@@ -75,7 +74,7 @@ def test_the_newest_whole_one_is_opened_whatever_became_of_the_later_ones(place,
     assert "step 4 is damaged (model/weights has 999 bytes of 1000)" in said
     assert "step 3 is damaged (model/weights has another SHA-256)" in said
     refusal = pytest.raises(UserError, match="is damaged: model/weights")
-    with refusal, Checkpoints(*place, Retention()).named(by_step[4].name):
+    with refusal, Checkpoints(*place).named(by_step[4].name):
         pass
     # The next one takes what is damaged or incomplete away.
     found.store(draft_of(tmp_path / "again", "4"), step=4, is_regular=False, loss=None)
@@ -94,7 +93,7 @@ def test_what_another_writer_stores_at_this_moment_stays_and_what_one_left_goes(
     folder = tmp_path / "work"
     left = folder / "checkpoint_000000001-left"
     left.mkdir(parents=True)
-    checkpoints = Checkpoints(str(folder), LocalFileSystem(), Retention(latest=1))
+    checkpoints = Checkpoints(str(folder), LocalFileSystem(), num_kept=1)
     assert checkpoints.stored() == []  # where a training run looks for what to go on from
     under_way = folder / "checkpoint_000000003-under-way"
     under_way.mkdir()
@@ -104,7 +103,7 @@ def test_what_another_writer_stores_at_this_moment_stays_and_what_one_left_goes(
 
 
 def test_nothing_is_there_before_anything_is_stored(place):
-    checkpoints = Checkpoints(*place, Retention())
+    checkpoints = Checkpoints(*place)
     assert checkpoints.stored() == []
     assert checkpoints.wait() == ""
     with newest_whole(checkpoints, CPU, node="here", is_writer=True) as opened:
@@ -113,28 +112,12 @@ def test_nothing_is_there_before_anything_is_stored(place):
 
 def test_a_store_that_does_not_take_it_is_told_when_it_is_waited_for(tmp_path: Path):
     (tmp_path / "file").write_text("in the way")
-    checkpoints = Checkpoints(str(tmp_path / "file" / "work"), LocalFileSystem(), Retention())
+    checkpoints = Checkpoints(str(tmp_path / "file" / "work"), LocalFileSystem())
     draft = draft_of(tmp_path / "draft", "1")
     checkpoints.store(draft, step=1, is_regular=True, loss=None)
     with pytest.raises(OSError, match="file"):
         checkpoints.wait()
     assert not draft.exists()
-
-
-def test_the_latest_the_best_and_each_so_many_steps_are_kept_and_the_newest_always():
-    losses = {10: 5.0, 20: 3.0, 30: None, 40: 4.0, 50: float("nan"), 60: 6.0, 70: 1.0}
-    stored = [
-        Checkpoint(name=f"{step}", step=step, is_regular=step != 70, loss=loss, files={})
-        for step, loss in losses.items()
-    ]
-
-    def kept(**rule) -> list[int]:
-        return [each.step for each in kept_by(Retention(**rule), stored)]
-
-    assert kept(latest=1) == [70, 60]  # where a way back leads to stays beside what a stop left
-    assert kept(latest=3) == [70, 60, 50, 40]
-    assert kept(latest=1, best=2) == [70, 60, 40, 20]
-    assert kept(latest=1, every_steps=30) == [70, 60, 30]
 
 
 class TornCopies(FSSpecHandler):
@@ -171,7 +154,7 @@ def take_up_each(rank: int, folder: str) -> list[tuple[object, ...]]:
 def restore(rank: int, folder: str, nodes: list[str], num_torn: list[int]) -> tuple[object, ...]:
     """What ranks on these nodes take up: step, text, how often it was read, folder; or why not."""
     store = TornCopies(num_torn[rank])
-    checkpoints = Checkpoints(folder, PyFileSystem(store), Retention())
+    checkpoints = Checkpoints(folder, PyFileSystem(store))
     try:
         with newest_whole(checkpoints, CPU, node=nodes[rank], is_writer=rank == 0) as opened:
             assert opened is not None
@@ -189,7 +172,7 @@ def taken_up(tmp_path_factory) -> dict[str, tuple[tuple[object, ...], ...]]:
     folder = tmp_path_factory.mktemp("two stored")
     before = {}
     for case in READINGS:
-        checkpoints = Checkpoints(str(folder / case), LocalFileSystem(), Retention(latest=10))
+        checkpoints = Checkpoints(str(folder / case), LocalFileSystem(), num_kept=10)
         for step in (1, 2):
             draft = draft_of(folder / "draft" / f"{step}", str(step))
             checkpoints.store(draft, step=step, is_regular=True, loss=None)
@@ -227,13 +210,13 @@ def test_one_that_no_node_reads_whole_is_passed_over(taken_up):
 
 
 def test_where_none_is_whole_what_there_is_outlives_a_new_beginning(place, tmp_path: Path):
-    checkpoints = Checkpoints(*place, Retention(latest=1))
+    checkpoints = Checkpoints(*place, num_kept=1)
     checkpoints.store(draft_of(tmp_path / "one", "1"), step=9, is_regular=True, loss=None)
     name = checkpoints.wait()
     (stored,) = checkpoints.stored()
     damage(place, stored, "model/weights", b"x")
     for attempt in ("two", "three"):  # the second one begins in a new process
-        anew = Checkpoints(*place, Retention(latest=1))
+        anew = Checkpoints(*place, num_kept=1)
         with newest_whole(anew, CPU, node="here", is_writer=True) as opened:
             assert (opened is None) == (attempt == "two")
         anew.store(draft_of(tmp_path / attempt, "2"), step=2, is_regular=True, loss=None)
@@ -247,7 +230,7 @@ def test_where_none_is_whole_what_there_is_outlives_a_new_beginning(place, tmp_p
 
 def test_it_survives_a_power_cut_before_others_are_removed(tmp_path: Path, monkeypatch):
     work = tmp_path / "work"
-    checkpoints = Checkpoints(str(work), LocalFileSystem(), Retention(latest=1))
+    checkpoints = Checkpoints(str(work), LocalFileSystem(), num_kept=1)
     checkpoints.store(draft_of(tmp_path / "one", "1"), step=1, is_regular=True, loss=None)
     old = checkpoints.wait()
     flushed: list[tuple[str, bool]] = []  # what was forced to the disk, and if the last file was

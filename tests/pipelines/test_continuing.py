@@ -17,7 +17,7 @@ from bert_core.training.initialization import load_encoder_into
 from bert_core.training.state import load_model, save_model
 from pipelines.artifacts import ArtifactStore
 from pipelines.config.errors import UserError
-from pipelines.stage import Ranks
+from pipelines.config.runtime import RuntimeSettings
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
 from pipelines.stages.pretraining.continuing import continued_model, settings_for
@@ -247,7 +247,7 @@ def test_a_training_that_goes_on_is_named_by_its_encoder_and_begins_where_that_w
     load_tokenizer(small_vocabulary).save(tmp_path / "model")
     context = replace(
         small_context, store=ArtifactStore(tmp_path / "store"),
-        ranks=Ranks(workers=1, cpus_per_worker=1),
+        runtime=RuntimeSettings(training_workers=1, cpus_per_worker=1),
     )  # fmt: skip
     reference = str(tmp_path / "model")
     vocabulary = build_vocabulary(VocabularySettings(encoder=reference), small_corpus, context)

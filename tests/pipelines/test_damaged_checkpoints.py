@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 TRAINING = """
 import json, os, signal, sys
 from pipelines.artifacts import ArtifactStore
-from pipelines.stage import Retention, Ranks
+from pipelines.config.runtime import RuntimeSettings
 from pipelines.stage import StageContext
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
@@ -38,7 +38,7 @@ settings = PretrainingSettings(size="tiny", num_steps=40, global_batch_size=8,
 encoder = build_encoder(settings, inputs.find("examples", examples),
     inputs.find("vocabulary", vocabulary),
     StageContext(store=ArtifactStore(store), observe=observe,
-                 ranks=Ranks(workers=1, keeping=Retention(latest=3))))
+                 runtime=RuntimeSettings(training_workers=1)))
 print(json.dumps({"resumed_from": encoder.statistics["resumed_from"], "notes": notes,
     "files": {name: encoder.manifest.files[name].sha256
               for name in ("model.safetensors", "history.json")}}))

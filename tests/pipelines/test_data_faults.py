@@ -7,6 +7,7 @@ import pytest
 
 from pipelines.artifacts import ArtifactStore
 from pipelines.config.errors import UserError
+from pipelines.config.runtime import RuntimeSettings
 from pipelines.stage import StageContext
 from pipelines.stages.corpus.settings import CorpusSettings, PlainText
 from pipelines.stages.corpus.shards import read_documents
@@ -42,7 +43,7 @@ def texts(folder: Path, num_files: int, num_sentences: int) -> CorpusSettings:
 
 def test_a_full_disk_is_named_and_finished_files_are_kept(tmp_path, small_disk):
     settings = texts(tmp_path / "texts", 6, 4000)
-    context = StageContext(store=ArtifactStore(small_disk), num_workers=2)
+    context = StageContext(store=ArtifactStore(small_disk), runtime=RuntimeSettings(num_workers=2))
     with pytest.raises(UserError, match=r"no room for .*free some space"):
         build_corpus(settings, context)
     kept = list(small_disk.glob("corpus/.work-*/part-*.arrow"))

@@ -12,6 +12,7 @@ import pytest
 
 from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.config.errors import UserError
+from pipelines.config.runtime import RuntimeSettings
 from pipelines.stage import Progress, StageContext
 from pipelines.stages.corpus.settings import CleaningSettings, CorpusSettings, PlainText
 from pipelines.stages.corpus.stage import build_corpus
@@ -55,7 +56,9 @@ def note_rewritten(
 def test_any_number_of_workers_writes_the_same_bytes(
     tmp_path, num_workers, small_settings, small_corpus, small_vocabulary, small_examples
 ):
-    context = StageContext(store=ArtifactStore(tmp_path), num_workers=num_workers)
+    context = StageContext(
+        store=ArtifactStore(tmp_path), runtime=RuntimeSettings(num_workers=num_workers)
+    )
     found = chain(small_settings, context)
     for artifact, expected in zip(
         found, [small_corpus, small_vocabulary, small_examples], strict=True
@@ -84,12 +87,16 @@ def test_an_interrupted_stage_goes_on_where_it_stopped(
     ]
     for step, expected in zip(steps, [small_corpus, small_vocabulary, small_examples], strict=True):
         with pytest.raises(InterruptionError):
-            step(StageContext(store=store, num_workers=2, observe=stop_soon))
+            step(
+                StageContext(store=store, runtime=RuntimeSettings(num_workers=2), observe=stop_soon)
+            )
         kept = modification_times(tmp_path / expected.kind)
         assert len(kept) >= 5
         rewritten: set[str] = set()
         watch = partial(note_rewritten, tmp_path / expected.kind, kept, rewritten)
-        artifact = step(StageContext(store=store, num_workers=2, observe=watch))
+        artifact = step(
+            StageContext(store=store, runtime=RuntimeSettings(num_workers=2), observe=watch)
+        )
         assert digests(artifact) == digests(expected)
         assert not rewritten
     assert len(stopped_at) == 3
@@ -105,6 +112,7 @@ import os, signal
 from pipelines.artifacts import ArtifactStore
 from pipelines.stages.corpus.settings import CorpusSettings
 from pipelines.stages.corpus.stage import build_corpus
+from pipelines.config.runtime import RuntimeSettings
 from pipelines.stage import StageContext
 
 def kill(progress):
@@ -112,14 +120,17 @@ def kill(progress):
         os.kill(os.getpid(), signal.SIGKILL)
 
 settings = CorpusSettings.model_validate_json({small_settings.model_dump_json()!r})
-context = StageContext(store=ArtifactStore({str(tmp_path)!r}), num_workers=2, observe=kill)
+runtime = RuntimeSettings(num_workers=2)
+context = StageContext(store=ArtifactStore({str(tmp_path)!r}), runtime=runtime, observe=kill)
 build_corpus(settings, context)
 """
     done = subprocess.run([sys.executable, "-c", script], check=False, env=dict(os.environ))
     assert done.returncode == -signal.SIGKILL
     store = ArtifactStore(tmp_path)
     assert store.find("corpus", small_corpus.fingerprint) is None
-    artifact = build_corpus(small_settings, StageContext(store=store, num_workers=2))
+    artifact = build_corpus(
+        small_settings, StageContext(store=store, runtime=RuntimeSettings(num_workers=2))
+    )
     assert digests(artifact) == digests(small_corpus)
 
 
@@ -149,7 +160,7 @@ def test_one_changed_byte_of_the_text_names_another_corpus(tmp_path, small_conte
 def test_a_changed_byte_of_a_shard_is_named(tmp_path, small_settings):
     from pipelines.stages.corpus.shards import read_documents
 
-    context = StageContext(store=ArtifactStore(tmp_path), num_workers=1)
+    context = StageContext(store=ArtifactStore(tmp_path), runtime=RuntimeSettings(num_workers=1))
     corpus = build_corpus(small_settings, context)
     name = corpus.names("train-")[0]
     path = Path(corpus.root) / name

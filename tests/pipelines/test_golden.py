@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.artifacts import Artifact, ArtifactStore
+from pipelines.config.runtime import RuntimeSettings
 from pipelines.stage import Stage, StageContext
 from pipelines.stages.corpus import CORPUS
 from pipelines.stages.corpus import stage as corpus_stage
@@ -62,7 +63,9 @@ def wrapped(text: str, width: int) -> str:
 def artifacts(tmp_path_factory) -> dict[str, Artifact]:
     """Every data stage, on text that stands in this file."""
     folder: Path = tmp_path_factory.mktemp("golden")
-    context = StageContext(store=ArtifactStore(folder / "store"), num_workers=1)
+    context = StageContext(
+        store=ArtifactStore(folder / "store"), runtime=RuntimeSettings(num_workers=1)
+    )
     for number in range(8):
         blocks = [text_about(10 * number + block, 6 + block) for block in range(4)]
         whole = "\n\n".join(wrapped(block, 60) if number % 2 else block for block in blocks)

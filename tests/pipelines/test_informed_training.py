@@ -9,7 +9,8 @@ from bert_core.config import encoder_config
 from bert_core.model.catalogue import EncoderModel
 from bert_core.training.state import save_model
 from pipelines.artifacts import ArtifactStore
-from pipelines.stage import Ranks, StageContext
+from pipelines.config.runtime import RuntimeSettings
+from pipelines.stage import StageContext
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
 from pipelines.stages.pretraining.settings import PretrainingSettings
@@ -39,7 +40,7 @@ def test_it_begins_at_the_frequencies_on_one_rank_and_on_two(
             SETTINGS.model_copy(update={"initialization": initialization}),
             small_examples,
             small_vocabulary,
-            StageContext(store=store, ranks=Ranks(workers=workers)),
+            StageContext(store=store, runtime=RuntimeSettings(training_workers=workers)),
         )
         points = json.loads(encoder.local("history.json").read_text())
         found = [point["train/mlm_loss"] for point in points]
@@ -67,7 +68,7 @@ def test_a_head_that_an_encoder_does_not_bring_begins_at_the_frequencies(
     chosen = ExampleSettings(max_tokens=64, shard_tokens=1000)
     examples = build_examples(chosen, small_corpus, vocabulary, small_context)
     settings = SETTINGS.model_copy(update={"encoder": str(tmp_path / "bare")})
-    context = replace(small_context, ranks=Ranks(workers=1))
+    context = replace(small_context, runtime=RuntimeSettings(training_workers=1))
     encoder = build_encoder(settings, examples, vocabulary, context)
     assert encoder.manifest.settings["initialization"] == "frequencies"
     points = json.loads(encoder.local("history.json").read_text())

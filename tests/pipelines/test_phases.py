@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from pipelines.config.errors import UserError
+from pipelines.config.runtime import RuntimeSettings
 from pipelines.recipes.files import read_recipe
 from pipelines.recipes.models import PretrainingRecipe
-from pipelines.stage import Ranks
 from pipelines.stages.examples.batches import ExampleReader, micro_batches
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
@@ -127,7 +127,12 @@ def test_too_many_workers_for_the_short_steps_are_told_of_their_settings():
         short_micro_batch_size=64,
     )  # fmt: skip
     with pytest.raises(UserError) as caught:
-        schedule(Ranks(workers=8), [{"CPU": 8.0}], split_of(settings), one_thread_each=True)
+        schedule(
+            RuntimeSettings(training_workers=8),
+            [{"CPU": 8.0}],
+            split_of(settings),
+            one_thread_each=True,
+        )
     assert str(caught.value) == (
         "8 training workers cannot share the 4 micro-batches of a step of pretraining "
         "(short_global_batch_size=256, short_micro_batch_size=64); set "

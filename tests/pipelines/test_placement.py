@@ -3,7 +3,7 @@
 import pytest
 
 from pipelines.config.errors import UserError
-from pipelines.stage import Ranks
+from pipelines.config.runtime import RuntimeSettings
 from pipelines.training.placement import BatchSplit, Placement, check_ranks, cut_short, schedule
 
 LAPTOP = [{"CPU": 2.0}]
@@ -15,7 +15,10 @@ EIGHT = BatchSplit(section="pretraining", global_batch_size=64, micro_batch_size
 
 
 def placed(
-    ranks: Ranks, nodes: list[dict[str, float]], cut: BatchSplit = EIGHT, small: bool = False
+    ranks: RuntimeSettings,
+    nodes: list[dict[str, float]],
+    cut: BatchSplit = EIGHT,
+    small: bool = False,
 ):
     return schedule(ranks, nodes, cut, one_thread_each=small)
 
@@ -24,26 +27,38 @@ def placed(
     ("ranks", "nodes", "cut", "small", "expected"),
     [
         # auto, on CPUs: a core each where that is fastest, else as many as nodes
-        (Ranks(workers="auto"), LAPTOP, TWO, True, (2, 1, False)),
-        (Ranks(workers="auto"), LAPTOP, TWO, False, (1, 2, False)),
-        (Ranks(workers="auto"), WORKSTATION, TWO, True, (2, 8, False)),
-        (Ranks(workers="auto"), WORKSTATION, EIGHT, True, (8, 2, False)),
-        (Ranks(workers="auto"), THREE_NODES, EIGHT, False, (3, 16, False)),
-        (Ranks(workers="auto"), THREE_NODES, EIGHT, True, (8, 4, False)),
+        (RuntimeSettings(training_workers="auto"), LAPTOP, TWO, True, (2, 1, False)),
+        (RuntimeSettings(training_workers="auto"), LAPTOP, TWO, False, (1, 2, False)),
+        (RuntimeSettings(training_workers="auto"), WORKSTATION, TWO, True, (2, 8, False)),
+        (RuntimeSettings(training_workers="auto"), WORKSTATION, EIGHT, True, (8, 2, False)),
+        (RuntimeSettings(training_workers="auto"), THREE_NODES, EIGHT, False, (3, 16, False)),
+        (RuntimeSettings(training_workers="auto"), THREE_NODES, EIGHT, True, (8, 4, False)),
         # auto, with GPUs: one each, and the CPUs of the node that has them
-        (Ranks(workers="auto"), MIXED, EIGHT, False, (8, 8, True)),
-        (Ranks(workers="auto"), MIXED, TWO, True, (2, 32, True)),
-        (Ranks(workers="auto", device="cpu"), MIXED, EIGHT, False, (2, 32, False)),
+        (RuntimeSettings(training_workers="auto"), MIXED, EIGHT, False, (8, 8, True)),
+        (RuntimeSettings(training_workers="auto"), MIXED, TWO, True, (2, 32, True)),
+        (
+            RuntimeSettings(training_workers="auto", device="cpu"),
+            MIXED,
+            EIGHT,
+            False,
+            (2, 32, False),
+        ),
         # as asked
-        (Ranks(workers=1), MIXED, EIGHT, False, (1, 64, True)),
-        (Ranks(workers=4, device="cpu"), MIXED, EIGHT, False, (4, 16, False)),
-        (Ranks(workers=5, device="cpu"), MIXED, EIGHT, False, (5, 16, False)),
-        (Ranks(workers=2, cpus_per_worker=3), WORKSTATION, EIGHT, False, (2, 3, False)),
-        (Ranks(workers=(1, 4)), THREE_NODES, EIGHT, False, ((1, 4), 16, False)),
-        (Ranks(workers=(1, 8)), LAPTOP, EIGHT, False, ((1, 8), 1, False)),
+        (RuntimeSettings(training_workers=1), MIXED, EIGHT, False, (1, 64, True)),
+        (RuntimeSettings(training_workers=4, device="cpu"), MIXED, EIGHT, False, (4, 16, False)),
+        (RuntimeSettings(training_workers=5, device="cpu"), MIXED, EIGHT, False, (5, 16, False)),
+        (
+            RuntimeSettings(training_workers=2, cpus_per_worker=3),
+            WORKSTATION,
+            EIGHT,
+            False,
+            (2, 3, False),
+        ),
+        (RuntimeSettings(training_workers=(1, 4)), THREE_NODES, EIGHT, False, ((1, 4), 16, False)),
+        (RuntimeSettings(training_workers=(1, 8)), LAPTOP, EIGHT, False, ((1, 8), 1, False)),
         # a range ends where a step has no more micro-batches, and its workers get the CPUs
-        (Ranks(workers=(1, 16)), WORKSTATION, TWO, False, ((1, 2), 8, False)),
-        (Ranks(workers=(2, 4)), WORKSTATION, TWO, False, ((2, 2), 8, False)),
+        (RuntimeSettings(training_workers=(1, 16)), WORKSTATION, TWO, False, ((1, 2), 8, False)),
+        (RuntimeSettings(training_workers=(2, 4)), WORKSTATION, TWO, False, ((2, 2), 8, False)),
     ],
 )
 def test_ranks_are_placed(ranks, nodes, cut, small, expected):
@@ -57,36 +72,61 @@ def test_ranks_are_placed(ranks, nodes, cut, small, expected):
     ("ranks", "nodes", "cut", "sentence"),
     [
         (
-            Ranks(workers=4),
+            RuntimeSettings(training_workers=4),
             WORKSTATION,
             TWO,
             "4 training workers cannot share the 2 micro-batches of a step of pretraining "
             "(global_batch_size=32, micro_batch_size=16); set "
             "pretraining.micro_batch_size=8 or set runtime.training_workers to at most 2",
         ),
-        (Ranks(workers=(16, 20)), WORKSTATION, TWO, "set pretraining.micro_batch_size=2"),
-        (Ranks(workers=40), WORKSTATION, TWO, "at most 2 or raise pretraining.global_batch_size"),
         (
-            Ranks(workers=3),
+            RuntimeSettings(training_workers=(16, 20)),
+            WORKSTATION,
+            TWO,
+            "set pretraining.micro_batch_size=2",
+        ),
+        (
+            RuntimeSettings(training_workers=40),
+            WORKSTATION,
+            TWO,
+            "at most 2 or raise pretraining.global_batch_size",
+        ),
+        (
+            RuntimeSettings(training_workers=3),
             LAPTOP,
             EIGHT,
             "3 training workers with 1 CPU each do not fit the cluster, which has room for 2 on 1 "
             "node "
             "(2 CPUs with 0 GPUs); lower runtime.training_workers or add nodes",
         ),
-        (Ranks(workers=2, cpus_per_worker=16), WORKSTATION, EIGHT, "lower runtime.cpus_per_worker"),
+        (
+            RuntimeSettings(training_workers=2, cpus_per_worker=16),
+            WORKSTATION,
+            EIGHT,
+            "lower runtime.cpus_per_worker",
+        ),
         # fewer GPUs than asked for: never quietly on CPUs
         (
-            Ranks(workers=4),
+            RuntimeSettings(training_workers=4),
             [{"CPU": 16.0, "GPU": 2.0}],
             EIGHT,
             "with 1 CPU and a GPU each do not fit the cluster, which has room for 2 on 1 node "
             "(16 CPUs with 2 GPUs); lower runtime.training_workers or add nodes or set "
             "runtime.device=cpu to train on CPUs",
         ),
-        (Ranks(device="gpu"), WORKSTATION, EIGHT, "has room for 0 on 1 node"),
-        (Ranks(workers="auto", device="gpu"), WORKSTATION, EIGHT, "runtime.device=cpu"),
-        (Ranks(workers="auto"), [], EIGHT, "has room for 0 on 0 nodes"),
+        (
+            RuntimeSettings(training_workers=1, device="gpu"),
+            WORKSTATION,
+            EIGHT,
+            "has room for 0 on 1 node",
+        ),
+        (
+            RuntimeSettings(training_workers="auto", device="gpu"),
+            WORKSTATION,
+            EIGHT,
+            "runtime.device=cpu",
+        ),
+        (RuntimeSettings(training_workers="auto"), [], EIGHT, "has room for 0 on 0 nodes"),
     ],
 )
 def test_what_cannot_be_placed_is_refused(ranks, nodes, cut, sentence):
@@ -98,7 +138,13 @@ def test_what_cannot_be_placed_is_refused(ranks, nodes, cut, sentence):
 
 def test_a_refusal_says_how_long_nodes_were_waited_for():
     with pytest.raises(UserError) as raised:
-        schedule(Ranks(workers=3), LAPTOP, EIGHT, one_thread_each=False, waited_seconds=900.3)
+        schedule(
+            RuntimeSettings(training_workers=3),
+            LAPTOP,
+            EIGHT,
+            one_thread_each=False,
+            waited_seconds=900.3,
+        )
     assert str(raised.value).endswith(
         "has room for 2 on 1 node (2 CPUs with 0 GPUs) after waiting 900 s for nodes; lower "
         "runtime.training_workers or add nodes or raise runtime.wait_for_nodes_seconds"
@@ -111,7 +157,7 @@ def test_a_refusal_says_how_long_nodes_were_waited_for():
 def test_what_is_placed_fits_and_no_rank_idles(num_workers, nodes, device):
     """Bin packing, checked by brute force: every worker finds a node that still has room."""
     try:
-        found = placed(Ranks(workers=num_workers, device=device), nodes)
+        found = placed(RuntimeSettings(training_workers=num_workers, device=device), nodes)
     except UserError:
         return
     free = [dict(node) for node in nodes]
@@ -131,7 +177,7 @@ def test_what_is_placed_fits_and_no_rank_idles(num_workers, nodes, device):
 )
 def test_ranks_without_a_micro_batch_are_refused_where_no_cluster_is_known(workers, is_refused):
     try:
-        check_ranks(Ranks(workers=workers), TWO)
+        check_ranks(RuntimeSettings(training_workers=workers), TWO)
     except UserError:
         assert is_refused
     else:
@@ -139,9 +185,9 @@ def test_ranks_without_a_micro_batch_are_refused_where_no_cluster_is_known(worke
 
 
 def test_a_range_that_ends_before_what_was_asked_for_is_told():
-    assert cut_short(Ranks(workers=(1, 4)), TWO) == (
+    assert cut_short(RuntimeSettings(training_workers=(1, 4)), TWO) == (
         "of runtime.training_workers=[1, 4] at most 2 train, since a step has no more "
         "micro-batches (global_batch_size=32, micro_batch_size=16)"
     )
     for workers in ("auto", 2, (1, 2)):
-        assert cut_short(Ranks(workers=workers), TWO) == ""
+        assert cut_short(RuntimeSettings(training_workers=workers), TWO) == ""

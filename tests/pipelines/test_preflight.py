@@ -11,7 +11,8 @@ import torch
 from bert_core.training.state import Position
 from pipelines.artifacts import ArtifactStore
 from pipelines.config.errors import UserError
-from pipelines.stage import Ranks, Retention, StageContext
+from pipelines.config.runtime import RuntimeSettings
+from pipelines.stage import StageContext
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
 from pipelines.training import worker
@@ -86,13 +87,13 @@ def test_one_rank_alone_meets_nobody():
 def test_a_disk_without_room_for_the_checkpoints_is_refused(tmp_path: Path):
     free = shutil.disk_usage(tmp_path).free
     folder = str(tmp_path / "not" / "yet" / "there")
-    check_disk_space("pretraining", MEBIBYTE, MEBIBYTE, 2, folder)
-    check_disk_space("pretraining", MEBIBYTE, MEBIBYTE, 2, None)
+    check_disk_space("pretraining", MEBIBYTE, MEBIBYTE, folder)
+    check_disk_space("pretraining", MEBIBYTE, MEBIBYTE, None)
     with pytest.raises(UserError, match=r"is too full for the checkpoints of pretraining"):
-        check_disk_space("pretraining", free // 3, MEBIBYTE, 2, folder)
+        check_disk_space("pretraining", free // 3, MEBIBYTE, folder)
     # A store elsewhere: the temporary folder alone has to hold one.
     with pytest.raises(UserError, match=r"GiB are free; free some, choose another runtime.store"):
-        check_disk_space("pretraining", 2**60, 0, 2, None)
+        check_disk_space("pretraining", 2**60, 0, None)
 
 
 @pytest.mark.parametrize("patience", [None, 2])
@@ -106,60 +107,12 @@ def test_the_disk_is_asked_for_as_much_as_a_checkpoint_takes(
     state = replace(loop.state, best=best)
     if best is not None:
         best.consider(state.model, [{"step": 2, "eval/loss": 1.0}])
-    values = {"checkpoints": ["", None, Retention()], "checkpoint_folder": None}
+    values = {"checkpoints": ["", None], "checkpoint_folder": None}
     worker._prepare_first_step(loop.work, state, values, 1)
     assert save(state, Position(seed=0, step=2), is_last=False)
     state.checkpoints.wait()
     (stored,) = state.checkpoints.stored()
     assert asked == [pytest.approx(stored.num_bytes, rel=0.2)]  # a third model is more
-
-
-@pytest.mark.parametrize(
-    ("evaluated", "stored", "best", "mend"),
-    [
-        (3, 4, 1, "set finetuning.checkpoint_every_steps=3"),  # at 12, the last step
-        (3, 4, 0, ""),
-        (12, 4, 1, "evaluate more often"),
-        (3, 6, 1, ""),
-        (3, 12, 1, ""),  # the last checkpoint is the only one
-    ],
-)
-def test_checkpoints_that_are_never_evaluated_are_told_of_before_the_first_step(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    evaluated: int,
-    stored: int,
-    best: int,
-    mend: str,
-):
-    loop = loop_that_meets({}, tmp_path)
-    settings = loop.work.settings.model_copy(update={"checkpoint_every_steps": stored})
-    work = replace(loop.work, settings=settings, evaluate_every_steps=evaluated, num_steps=12)
-    said: list[str] = []
-    monkeypatch.setattr(loop.state.telemetry, "warn", said.append)
-    values = {"checkpoints": ["", None, Retention(best=best)], "checkpoint_folder": None}
-    worker._prepare_first_step(work, loop.state, values, 1)
-    sentence = (
-        f"runtime.keep_best_checkpoints finds none to keep: evaluations every {evaluated} steps "
-        f"and checkpoints every {stored} do not meet before the last step; {mend}"
-    )
-    assert said == ([sentence] if mend else [])
-
-
-@pytest.mark.parametrize(
-    ("keeping", "most"),
-    [
-        (Retention(latest=2), 2),
-        (Retention(latest=1000), 3),  # the training stores no more: at 8, 16 and 20
-        (Retention(latest=1, every_steps=4), 3),  # 8 and 16
-        (Retention(latest=1, every_steps=12), 1),  # none: 24 is too far
-        (Retention(latest=0, best=1, every_steps=16), 2),
-    ],
-)
-def test_no_more_checkpoints_are_reckoned_with_than_a_training_stores(
-    keeping: Retention, most: int
-):
-    assert keeping.most_of(20, checkpoint_every_steps=8) == most
 
 
 def test_a_lack_of_memory_is_a_sentence_and_another_error_stays_what_it_is():
@@ -183,7 +136,7 @@ def test_a_training_rehearses_its_largest_batch_and_says_so(
     context = StageContext(
         store=ArtifactStore(tmp_path),
         observe=lambda progress: notes.append(progress.note),
-        ranks=Ranks(workers=2),
+        runtime=RuntimeSettings(training_workers=2),
     )
     settings = PretrainingSettings(
         size="tiny", num_steps=2, global_batch_size=4, micro_batch_size=2

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from pipelines.artifacts import Artifact, ArtifactStore
+from pipelines.config.runtime import RuntimeSettings
 from pipelines.recipes.files import preset_names, read_recipe
 from pipelines.recipes.models import EndToEndRecipe, PretrainingRecipe
-from pipelines.stage import Ranks
 from pipelines.stages.examples.stage import build_examples
 from pipelines.stages.pretraining.settings import phases_of
 from pipelines.stages.pretraining.stage import build_encoder
@@ -78,7 +78,9 @@ def test_a_small_copy_of_a_preset_trains_to_its_end(
 ) -> None:
     recipe = small(name)
     context = replace(
-        small_context, store=ArtifactStore(tmp_path), ranks=Ranks(workers=1, cpus_per_worker=1)
+        small_context,
+        store=ArtifactStore(tmp_path),
+        runtime=RuntimeSettings(training_workers=1, cpus_per_worker=1),
     )
     vocabulary = build_vocabulary(recipe.vocabulary, small_corpus, context)
     examples = build_examples(recipe.examples, small_corpus, vocabulary, context)

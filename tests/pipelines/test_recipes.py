@@ -6,9 +6,10 @@ import pytest
 import yaml
 
 from pipelines.config.errors import UserError
+from pipelines.config.runtime import RuntimeSettings
+from pipelines.recipes.connections import open_context
 from pipelines.recipes.files import completed, differences, preset_names, read_recipe
 from pipelines.recipes.models import CorpusRecipe, EndToEndRecipe, FinetuningRecipe
-from pipelines.stage import Ranks
 
 
 def test_every_preset_is_a_whole_recipe_and_survives_its_own_yaml(tmp_path: Path) -> None:
@@ -126,7 +127,7 @@ def test_values_that_do_not_go_together_are_one_sentence(override: str, sentence
 def test_training_workers_are_a_number_a_range_or_auto(text, workers):
     recipe = read_recipe(EndToEndRecipe, "demo", [f"runtime.training_workers={text}"])
     assert recipe.runtime.training_workers == workers
-    assert recipe.runtime.ranks().workers == workers
+    assert recipe.runtime.training_workers == workers
     assert EndToEndRecipe.model_validate(yaml.safe_load(recipe.to_yaml())) == recipe
 
 
@@ -141,18 +142,17 @@ def test_what_a_place_says_of_ranks_reaches_the_stages(tmp_path):
         f"runtime.home={tmp_path}", "runtime.cpus_per_worker=3", "runtime.device=cpu",
         "runtime.max_failures=7", "runtime.shard_optimizer_state=true",
         "runtime.checkpointed_layers=2",
-        "runtime.wait_for_nodes_seconds=900", "runtime.checkpoint_seconds=30",
+        "runtime.wait_for_nodes_seconds=900",
     ]  # fmt: skip
-    context = read_recipe(EndToEndRecipe, "demo", overrides).runtime.context()
-    assert context.ranks == Ranks(
-        workers="auto",
+    runtime = read_recipe(EndToEndRecipe, "demo", overrides).runtime
+    assert open_context(runtime).runtime == RuntimeSettings(
+        home=str(tmp_path),
         cpus_per_worker=3,
         device="cpu",
         max_failures=7,
         wait_for_nodes_seconds=900,
         shard_optimizer_state=True,
         checkpointed_layers=2,
-        checkpoint_seconds=30,
     )
 
 

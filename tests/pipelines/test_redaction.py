@@ -16,6 +16,7 @@ from pipelines.config.errors import (
     split_credentials,
     without_secrets,
 )
+from pipelines.recipes.connections import check_tracker
 from pipelines.recipes.files import completed, read_recipe
 from pipelines.recipes.models import CorpusRecipe, EndToEndRecipe
 from pipelines.stages.corpus.settings import PlainText
@@ -166,9 +167,10 @@ def test_a_tracker_that_cannot_be_there_is_refused_at_once_and_without_mlflow(
     script = (
         "import sys, time\n"
         "from pipelines.config.errors import UserError\n"
-        "from pipelines.recipes.runtime import RuntimeSettings\n"
+        "from pipelines.config.runtime import RuntimeSettings\n"
+        "from pipelines.recipes.connections import check_tracker\n"
         "try:\n"
-        f"    RuntimeSettings(tracking_uri={uri!r}).check_tracker_reachable()\n"
+        f"    check_tracker(RuntimeSettings(tracking_uri={uri!r}))\n"
         "except UserError as error:\n"
         "    print(error)\n"
         "assert 'mlflow' not in sys.modules\n"
@@ -182,12 +184,12 @@ def test_a_tracker_that_cannot_be_there_is_refused_at_once_and_without_mlflow(
 
 
 def test_the_trackers_that_may_be_there_are_let_pass(tmp_path, monkeypatch) -> None:
-    from pipelines.recipes.runtime import RuntimeSettings
+    from pipelines.config.runtime import RuntimeSettings
 
     for uri in (
         f"sqlite:///{tmp_path / 'mlflow.db'}", "postgresql://db/mlflow", "mysql+pymysql://db/x",
         "databricks", "databricks://profile", "",
     ):  # fmt: skip
-        RuntimeSettings(tracking_uri=uri, home=str(tmp_path)).check_tracker_reachable()
+        check_tracker(RuntimeSettings(tracking_uri=uri, home=str(tmp_path)))
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # the proxy alone knows the way
-    RuntimeSettings(tracking_uri="http://mlflow.example:5000").check_tracker_reachable()
+    check_tracker(RuntimeSettings(tracking_uri="http://mlflow.example:5000"))

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from pipelines.config.errors import UserError
-from pipelines.recipes.runtime import RuntimeSettings
+from pipelines.config.runtime import RuntimeSettings
+from pipelines.recipes.connections import open_tracker
 from pipelines.tracking.sign_in import database_file
 
 
@@ -48,7 +49,7 @@ def test_nodes_are_waited_for_as_the_recipe_says_or_else_the_environment(
 ) -> None:
     monkeypatch.setenv("BERTSMITH_WAIT_FOR_NODES_SECONDS", stated)
     runtime = RuntimeSettings(wait_for_nodes_seconds=recipe)
-    assert runtime.ranks().wait_for_nodes_seconds == seconds
+    assert runtime.with_waiting_resolved().wait_for_nodes_seconds == seconds
 
 
 @pytest.mark.parametrize("stated", ["15 minutes", "-1", "1.5"])
@@ -57,7 +58,7 @@ def test_a_wait_that_is_no_number_is_one_sentence(
 ) -> None:
     monkeypatch.setenv("BERTSMITH_WAIT_FOR_NODES_SECONDS", stated)
     with pytest.raises(UserError, match=f"'{stated}'; set a number of seconds such as 900"):
-        RuntimeSettings().ranks()
+        RuntimeSettings().with_waiting_resolved()
 
 
 def test_a_named_database_has_its_files_beside_it_and_not_where_a_command_runs(
@@ -68,7 +69,7 @@ def test_a_named_database_has_its_files_beside_it_and_not_where_a_command_runs(
         folder.mkdir()
     monkeypatch.chdir(elsewhere)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{beside / 'mlflow.db'}")
-    tracker = RuntimeSettings(home=str(tmp_path / "home")).tracker({})
+    tracker = open_tracker(RuntimeSettings(home=str(tmp_path / "home")))
     run = tracker.create_run("a run", "fingerprint", {}, {})
     tracker.client().log_text(run, "a line", "file.txt")
     assert [*(beside / "mlartifacts").rglob("file.txt")]

@@ -18,7 +18,6 @@ from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.optimization import OptimizationConfig, build_optimizer
 from bert_core.training.state import Position
 from pipelines.config.errors import UserError
-from pipelines.stage import Retention
 from pipelines.training import curve, saving
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.curve import Best, Telemetry
@@ -62,7 +61,7 @@ def state_on(
     said: list[str] = []
     telemetry = Telemetry("pretraining", 10, None, None, Speed(10, num_ranks=1, matrix_rate=1e9))
     telemetry.warn = said.append  # type: ignore[method-assign]
-    checkpoints = Checkpoints(str(folder), filesystem, Retention(latest=5))
+    checkpoints = Checkpoints(str(folder), filesystem, num_kept=5)
     state = TrainState(
         model=model, optimizer=optimizer, telemetry=telemetry, checkpoints=checkpoints,
         is_writer=True, node="here",

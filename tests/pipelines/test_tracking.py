@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from pipelines.config.errors import UserError
-from pipelines.recipes.runtime import RuntimeSettings
+from pipelines.config.runtime import RuntimeSettings
+from pipelines.recipes.connections import open_tracker
 from pipelines.tracking.tracker import Tracker
 
 
@@ -43,12 +44,12 @@ def test_the_tracker_of_one_home_is_not_taken_for_one_that_somebody_named(
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     first, second = (RuntimeSettings(home=str(tmp_path / name)) for name in ("first", "second"))
-    own = second.tracker({}).uri
-    first.tracker({}).client()
-    assert second.tracker({}).uri == own
+    own = open_tracker(second).uri
+    open_tracker(first).client()
+    assert open_tracker(second).uri == own
     assert "MLFLOW_TRACKING_URI" not in os.environ
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    second.tracker({}).client()
+    open_tracker(second).client()
     assert os.environ["MLFLOW_TRACKING_URI"] == "http://127.0.0.1:9"
 
 

@@ -10,7 +10,8 @@ import psutil
 import pytest
 
 from pipelines.artifacts import Artifact, ArtifactStore
-from pipelines.stage import Progress, Ranks, StageContext
+from pipelines.config.runtime import RuntimeSettings
+from pipelines.stage import Progress, StageContext
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
 
@@ -74,7 +75,9 @@ def test_a_killed_worker_is_replaced_and_the_weights_are_the_same_bits(
 def test_two_workers_take_the_same_steps_up_to_rounding(
     undisturbed: Artifact, small_examples, small_vocabulary, local_ray, tmp_path: Path
 ) -> None:
-    context = replace(StageContext(store=ArtifactStore(tmp_path)), ranks=Ranks(workers=2))
+    context = replace(
+        StageContext(store=ArtifactStore(tmp_path)), runtime=RuntimeSettings(training_workers=2)
+    )
     settings = SETTINGS.model_copy(update={"precision": "float32", "num_steps": 40})
     alone = build_encoder(
         settings,

@@ -11,7 +11,8 @@ from bert_core.model.catalogue import PretrainingModel, build_model
 from bert_core.training.optimization import AdamW, OptimizationConfig, state_size
 from pipelines.artifacts import ArtifactStore
 from pipelines.config.errors import UserError
-from pipelines.stage import Ranks, StageContext
+from pipelines.config.runtime import RuntimeSettings
+from pipelines.stage import StageContext
 from pipelines.training import preflight
 from pipelines.training.checkpoint_files import CheckpointFolder
 from pipelines.training.launch import Launch, launch
@@ -101,6 +102,8 @@ def test_a_real_training_that_cannot_fit_ends_with_the_sentence(local_ray, tmp_p
         checkpoints=CheckpointFolder(str(tmp_path / "work"), LocalFileSystem()),
         cut=BatchSplit(section="pretraining", global_batch_size=1, micro_batch_size=1),
     )
-    context = StageContext(store=ArtifactStore(tmp_path), ranks=Ranks(workers=1))
+    context = StageContext(
+        store=ArtifactStore(tmp_path), runtime=RuntimeSettings(training_workers=1)
+    )
     with pytest.raises(UserError, match=r"^the largest batch of pretraining does not fit .* lower"):
         launch(job, context, lambda checkpoint, told: told)

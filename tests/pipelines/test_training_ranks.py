@@ -17,7 +17,8 @@ from bert_core.model.catalogue import PretrainingModel, TrainableModel
 from bert_core.training.state import TRAINING_STATE_FILE, load_model
 from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.config.errors import UserError
-from pipelines.stage import Ranks, StageContext
+from pipelines.config.runtime import RuntimeSettings
+from pipelines.stage import StageContext
 from pipelines.stages.examples.batches import ExampleReader, micro_batches
 from pipelines.stages.pretraining.figures import HeldoutExamples, pretraining_figures
 from pipelines.stages.vocabulary.stage import load_tokenizer
@@ -88,7 +89,7 @@ def train(
     examples: Artifact,
     vocabulary: Artifact,
     folder: Path,
-    ranks: Ranks = Ranks(workers=2),  # noqa: B008  (frozen)
+    ranks: RuntimeSettings = RuntimeSettings(training_workers=2),  # noqa: B008  (frozen)
     finish: Callable[[Path, dict[str, Any]], Any] = lambda checkpoint, told: told,
     **more: Any,
 ) -> Any:
@@ -146,7 +147,7 @@ def test_a_divided_state_with_an_average_is_saved_whole_and_the_average_is_publi
     told, published, last, state = train(
         worker_that(lambda rank, step: None, optimizer="muon", averaging_decay=0.5),
         small_examples, small_vocabulary, tmp_path,
-        ranks=Ranks(workers=2, shard_optimizer_state=True), finish=finish,
+        runtime=RuntimeSettings(training_workers=2, shard_optimizer_state=True), finish=finish,
     )  # fmt: skip
     assert (state["optimizer"], state["num_updates"]) == ("muon", NUM_STEPS)
     for name, average in state["average"].items():
@@ -170,7 +171,7 @@ def test_layers_that_are_computed_again_end_with_the_same_bits(
         (tmp_path / name).mkdir()
         _, model = train(
             worker_that(lambda rank, step: None), small_examples, small_vocabulary, tmp_path / name,
-            ranks=Ranks(workers=2, checkpointed_layers=num_layers),
+            runtime=RuntimeSettings(training_workers=2, checkpointed_layers=num_layers),
             finish=lambda checkpoint, told: (told, load_model(checkpoint / MODEL_FOLDER)),
         )  # fmt: skip
         weights.append(model.state_dict())

@@ -14,7 +14,8 @@ from bert_core.batch import Batch
 from bert_core.training.state import WEIGHTS_FILE, load_model
 from pipelines.artifacts import ArtifactStore
 from pipelines.artifacts.manifest import sha256_of_file
-from pipelines.stage import Ranks, StageContext
+from pipelines.config.runtime import RuntimeSettings
+from pipelines.stage import StageContext
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
 from pipelines.stages.pretraining.settings import PretrainingSettings, phases_of
@@ -66,7 +67,7 @@ def trained(examples, vocabulary, folder: Path, dies: str) -> tuple[str, dict[st
         checkpoints=CheckpointFolder(str(folder / "work"), LocalFileSystem()),
         cut=phases_of(SETTINGS)[1].cut,
     )
-    ranks = Ranks(workers=1, cpus_per_worker=1)
+    ranks = RuntimeSettings(training_workers=1, cpus_per_worker=1)
     return launch(job, StageContext(store=ArtifactStore(folder / "store"), ranks=ranks), finish)
 
 

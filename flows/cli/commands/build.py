@@ -110,6 +110,7 @@ def execute(command: str, choice: Choice, *, show_recipe: bool) -> None:
     from flows.reporting.progress_line import progress_on_terminal
     from flows.reporting.publishing import print_report
     from pipelines.cluster.connection import disconnect
+    from pipelines.recipes.connections import open_tracker
 
     wait_for_api()
     try:
@@ -119,7 +120,7 @@ def execute(command: str, choice: Choice, *, show_recipe: bool) -> None:
         disconnect()
     # Of the whole command, as `time` measures it.
     report.seconds = time.time() - Process().create_time()
-    tracking_uri = recipe.runtime.tracker({}).shown_uri
+    tracking_uri = open_tracker(recipe.runtime).shown_uri
     print_report(report, tracking_uri, services_run=services is not None)
 
 
@@ -128,6 +129,7 @@ def checked_recipe(command: str, choice: Choice) -> "CorpusRecipe":
 
     Raises UserError for a value, a runtime setting or an input that cannot work.
     """
+    from pipelines.recipes.connections import check_store_and_tracker
     from pipelines.recipes.files import read_recipe
     from pipelines.recipes.models import EndToEndRecipe, narrowest_recipe
 
@@ -135,7 +137,7 @@ def checked_recipe(command: str, choice: Choice) -> "CorpusRecipe":
     sections = {stage.section for stage in with_what_they_need(goals) if stage.section}
     recipe_type = EndToEndRecipe if command == END_TO_END else narrowest_recipe(sections)
     recipe = read_recipe(recipe_type, choice.source, choice.all_overrides())
-    recipe.runtime.check_reachable()
+    check_store_and_tracker(recipe.runtime)
     check_recipe(recipe, goals)
     return recipe
 

@@ -59,7 +59,9 @@ def import_folder(
         check_name(name)
         if exchange.is_vocabulary(path):
             raise UserError("--name registers models, and this is a vocabulary; leave it out")
-        runtime_of(home, store).check_tracker_reachable()
+        from pipelines.recipes.connections import check_tracker
+
+        check_tracker(runtime_of(home, store))
         say(f"reading {path}")
     context = context_of(home, store)
     artifact = exchange.import_path(path, context, head=head, lowercase=is_uncased)
@@ -76,9 +78,10 @@ def import_folder(
         return
     reference = artifact.fingerprint
     if name is not None:
+        from pipelines.recipes.connections import open_context
         from pipelines.registry.exchange import register_import
 
-        context = runtime_of(home, store).context()
+        context = open_context(runtime_of(home, store))
         registered = register_import(artifact, name, context, say, task)
         version, proof = registered.model, registered.verification
         how = f"reproduced its answers ({proof.comparison})" if proof else "was registered before"

@@ -103,12 +103,12 @@ def _build(
         say(note, 0)
     if settings.cleaning.boilerplate_documents is not None:
         counting = partial(count_lines, settings, work)
-        counted = map_tasks(counting, parts, num_workers=context.num_workers)
+        counted = map_tasks(counting, parts, num_workers=context.runtime.num_workers)
         find_boilerplate(work, counted, settings.cleaning.boilerplate_documents)
     names = map_tasks(
         partial(screen, settings, work, target),
         parts,
-        num_workers=context.num_workers,
+        num_workers=context.runtime.num_workers,
         on_result=context.watch(CORPUS.name, "parts", 2 * len(parts), step="read"),
     )
     tally = Tally()
@@ -128,7 +128,7 @@ def _build(
     published = map_tasks(
         partial(publish, work, draft, threshold, settings.seed),
         screened,
-        num_workers=context.num_workers,
+        num_workers=context.runtime.num_workers,
         on_result=context.watch(
             CORPUS.name, "parts", 2 * len(screened), done=len(screened), step="write"
         ),

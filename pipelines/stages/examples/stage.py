@@ -144,7 +144,7 @@ def _run(
     """`task` of every item, in parallel; `num_done` tasks of other steps came before."""
     total = max(num_done + len(items), 3 * len(items))  # how many are to come is not known yet
     watch = context.watch(EXAMPLES.name, "tasks", total, done=num_done, step=step)
-    return map_tasks(task, items, num_workers=context.num_workers, on_result=watch)
+    return map_tasks(task, items, num_workers=context.runtime.num_workers, on_result=watch)
 
 
 def _shards_of_examples(

@@ -136,7 +136,7 @@ def _at_once(
 ) -> list[Artifact]:
     """The trials' models, as many trained at once as there are GPUs, or CPUs; in their order."""
     connect()
-    resource = "GPU" if context.ranks.device == "gpu" else "CPU"
+    resource = "GPU" if context.runtime.device == "gpu" else "CPU"
     places = max(1, int(sum(node.get(resource, 0) for node in nodes())))
     done: list[float] = []
 
@@ -169,10 +169,11 @@ def _trained(
     trial: Trial,
 ) -> Artifact:
     """One trial, on one CPU or GPU; runs as a Ray task, which only waits for its worker."""
-    ranks = replace(context.ranks, workers=1, cpus_per_worker=1)
+    alone = {"training_workers": 1, "cpus_per_worker": 1}
+    context = replace(context, runtime=context.runtime.model_copy(update=alone))
     try:
         return train_task_model(
-            trial.of(settings), dataset, encoder, replace(context, ranks=ranks),
+            trial.of(settings), dataset, encoder, context,
             initialization=initialization,
         )  # fmt: skip
     except UserError as error:

@@ -56,7 +56,7 @@ def with_steps_in_budget(
     the run is stopped meanwhile. Raises UserError if the budget is too small.
     """
     is_first, device = rank_and_world_size()[0] == 0, ray.train.torch.get_device()
-    folder, filesystem, _ = values["checkpoints"]
+    folder, filesystem = values["checkpoints"]
     path = f"{folder}/{_FILE}"
     num_steps = broadcast(_kept(filesystem, path) if is_first else None, device)
     note = "resuming with the {:,} steps that this budget gave before"
@@ -160,7 +160,7 @@ def _measured_phases(
 
 def _measured(settings: PretrainingSettings, values: dict[str, Any]) -> Timing | None:
     """The timing of a training run that is then forgotten."""
-    folder, filesystem, keeping = values["checkpoints"]
+    folder, filesystem = values["checkpoints"]
     aside = f"{folder}-measured-{token_hex(4)}"
     per_rank = -(-split_of(settings).num_micro_batches // rank_and_world_size()[1])
     watch = Stopwatch(settling_steps=-(-SETTLING_BATCHES // per_rank))
@@ -173,9 +173,7 @@ def _measured(settings: PretrainingSettings, values: dict[str, Any]) -> Timing |
             evaluate=watch.twice(work.evaluate),
             final_evaluation=lambda model: {"timing": watch.timing()},
         )
-        found = run(
-            measuring, {**values, "run_id": None, "checkpoints": (aside, filesystem, keeping)}
-        )
+        found = run(measuring, {**values, "run_id": None, "checkpoints": (aside, filesystem)})
     gc.collect()  # its model and its optimizer refer to each other
     if rank_and_world_size()[0] == 0:
         filesystem.delete_dir(aside)

@@ -44,7 +44,7 @@ def counted_words(
     files = map_tasks(
         partial(_count_shard, corpus, normalization, smoothing < 1, work),
         names,
-        num_workers=context.num_workers,
+        num_workers=context.runtime.num_workers,
         on_result=context.watch("vocabulary", "shards", len(names) + 1),
     )
     by_source: WordCounts = {}

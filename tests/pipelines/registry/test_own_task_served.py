@@ -13,7 +13,8 @@ import torch
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.state import save_model
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.recipes.runtime import RuntimeSettings
+from pipelines.config.runtime import RuntimeSettings
+from pipelines.recipes.connections import open_tracker
 from tests.pipelines.registry.test_serving import answered, server
 from tests.pipelines.tasks.letters import CONFIG, TOKENS
 from tests.pipelines.tasks.own_task import ranking, write_rows
@@ -104,6 +105,6 @@ def test_from_file_to_an_answer_over_http(tmp_path: Path) -> None:
     assert refused.returncode == 2
     assert "found ranking; export its encoder alone (--pooling mean)" in refused.stderr
 
-    tracker = RuntimeSettings(home=str(tmp_path / "home")).tracker({})
+    tracker = open_tracker(RuntimeSettings(home=str(tmp_path / "home")))
     with server(tracker, "models:/own-task/1", tmp_path / "serve.log") as address:
         assert answered(address, REQUEST)["ranking"] == answer["ranking"]

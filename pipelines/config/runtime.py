@@ -1,0 +1,118 @@
+"""Where results are kept and who computes: what a recipe says of its surroundings."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from pipelines.config.environment import expanded, home_folder
+from pipelines.config.errors import Uri, UserError
+from pipelines.config.settings import Settings
+
+DATABASE_NAME = "mlflow.db"  # of the home's own tracker
+DeviceKind = Literal["auto", "cpu", "gpu"]
+_Count = Annotated[int, Field(ge=1, le=4096)]
+
+
+class RuntimeSettings(Settings):
+    """Store, tracker and workers. None of these changes what an artifact is made from.
+
+    How many workers share a training run shows in the rounding of its weights: sums have another
+    order, and with `exchange_dtype="bf16"` gradients are rounded where there are two or more.
+    """
+
+    home: str = Field(
+        default="",
+        description="Folder for the store and the tracker of local runs; empty: $BERTSMITH_HOME, "
+        "or .bertsmith in the current folder.",
+    )
+    store: Uri = Field(
+        default="",
+        description="Artifact store: a folder or a URL such as s3://bucket/prefix; "
+        "empty: $BERTSMITH_STORE, or the folder store of the home.",
+    )
+    tracking_uri: Uri = Field(
+        default="",
+        description="MLflow tracking server; empty: $MLFLOW_TRACKING_URI, or SQLite in the home. "
+        "Give user and password as $MLFLOW_TRACKING_USERNAME and $MLFLOW_TRACKING_PASSWORD.",
+    )
+    experiment: str = Field(default="bertsmith", description="MLflow experiment of the runs.")
+    num_workers: int = Field(
+        default=2, ge=1, le=4096, description="Tasks that run at once in the data stages."
+    )
+    training_workers: Literal["auto"] | _Count | tuple[_Count, _Count] = Field(
+        default="auto",
+        description="Ray Train workers that share a training run: a number, a range such as "
+        "[2, 8] that follows the cluster, or auto: one per GPU; without GPUs one per core for "
+        "small encoders and one per node for large ones.",
+    )
+    cpus_per_worker: _Count | None = Field(
+        default=None,
+        description="CPUs, and threads, of each training worker; empty: the cluster's are shared.",
+    )
+    device: DeviceKind = Field(
+        default="auto",
+        description="Device to train on: cpu; gpu (one per worker); auto: GPUs if there are any.",
+    )
+    wait_for_nodes_seconds: int | None = Field(
+        default=None,
+        ge=0,
+        le=86_400,
+        description="How long a training run waits for nodes of the cluster's autoscaler if its "
+        "smallest number of workers does not fit; 0: it fails at once; empty: "
+        "$BERTSMITH_WAIT_FOR_NODES_SECONDS, or 0.",
+    )
+    max_failures: int = Field(
+        default=3,
+        ge=0,
+        le=1000,
+        description="How often a worker or its node may die before the training run fails.",
+    )
+    shard_optimizer_state: bool = Field(
+        default=False,
+        description="Each training worker holds the optimizer's state for a share of the "
+        "parameters: less memory a worker, one more exchange a step.",
+    )
+    checkpointed_layers: int = Field(
+        default=0,
+        ge=0,
+        description="So many of an encoder's lowest layers, at most all of them, keep only their "
+        "input for the backward pass and are computed again there: less memory, more time.",
+    )
+
+    @model_validator(mode="after")
+    def _range_rises(self) -> "RuntimeSettings":
+        workers = self.training_workers
+        if isinstance(workers, tuple) and workers[0] > workers[1]:
+            raise ValueError(f"training_workers must be a rising range, got {list(workers)}")
+        return self
+
+    def home_folder(self) -> Path:
+        """The absolute home folder."""
+        return home_folder(self.home)
+
+    def store_url(self) -> str:
+        """The absolute URL or path of the artifact store."""
+        named = self.store or os.environ.get("BERTSMITH_STORE", "")
+        store = named or str(self.home_folder() / "store")
+        return store if "://" in store else str(expanded(Path(store)).absolute())
+
+    def named_tracker(self) -> str:
+        """The tracker's URI that the recipe or the environment names; empty for the home's own."""
+        return self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", "")
+
+    def with_waiting_resolved(self) -> "RuntimeSettings":
+        """The same with a number for `wait_for_nodes_seconds`.
+
+        Raises UserError where $BERTSMITH_WAIT_FOR_NODES_SECONDS is asked and is no number.
+        """
+        if self.wait_for_nodes_seconds is not None:
+            return self
+        text = os.environ.get("BERTSMITH_WAIT_FOR_NODES_SECONDS", "").strip()
+        if text and not text.isdecimal():
+            raise UserError(
+                f"BERTSMITH_WAIT_FOR_NODES_SECONDS is {text!r}; set a number of seconds such as "
+                "900, or unset it"
+            )
+        return self.model_copy(update={"wait_for_nodes_seconds": int(text or 0)})
