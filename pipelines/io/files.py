@@ -1,18 +1,19 @@
-"""Files, local and remote: finding, hashing and opening them.
+"""Files, local and remote: finding, opening and hashing them.
 
-A path is a file, a glob or a folder, local or any URL that fsspec knows; files ending in .gz, .bz2,
-.xz or .zst are opened through their decompressor.
+A path is a file, a folder or a glob, local or any URL that fsspec opens. Files that end in .gz,
+.bz2, .xz or .zst are opened through their decompressor.
 """
 
+import glob
 import hashlib
 import lzma
 import os
 import socket
 import stat
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from fnmatch import fnmatchcase
+from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import IO, Final
 from urllib.parse import urlsplit
@@ -27,81 +28,82 @@ from pipelines.artifacts.access import NO_CREDENTIALS, lacks_credentials, store_
 from pipelines.config.errors import UserError
 
 COMPRESSIONS: Final = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}
-_DECOMPRESSION_ERRORS: Final = (
-    EOFError,
-    OSError,  # gzip.BadGzipFile, and bz2's errors
-    zlib.error,
-    lzma.LZMAError,
-    zstd.ZstdError,
-)
+_DECOMPRESSION_ERRORS: Final = (EOFError, OSError, zlib.error, lzma.LZMAError, zstd.ZstdError)
 _ANSWER_SECONDS: Final = 5
-_MAGIC: Final = "*?["
-# What Spark, Hive and Delta Lake write beside the data of a folder.
-_BOOKKEEPING: Final = (
-    "_SUCCESS", "_committed_*", "_started_*", "_metadata", "_common_metadata", "_delta_log",
-    "_spark_metadata", "_temporary",
-)  # fmt: skip
 
 
 def expand(path: str) -> list[str]:
     """The files that a path, a folder or a glob names, sorted.
 
-    What exists under this very name is no glob. Hidden files and folders, and what Spark writes
-    beside its data, are left out unless the path names them. Raises UserError where there are none,
-    for an address that nothing can open, or where one is no regular file: a pipe or a device would
-    never end.
+    What exists under this very name is no glob, and only what the person wrote is a pattern. Hidden
+    files and folders are left out unless the path names them. Raises UserError where there are
+    none, for an address that nothing opens, and for what is no regular file.
     """
     filesystem, plain = _opened_by(path)
-    try:
-        is_glob = any(character in plain for character in _MAGIC)
-        if is_glob and not filesystem.exists(plain):
-            matches = [match for match in filesystem.glob(plain) if not filesystem.isdir(match)]
-        elif filesystem.isdir(plain):
-            matches = filesystem.find(plain)
-        elif filesystem.exists(plain) or (is_local(path) and Path(plain).is_symlink()):
-            matches = [plain]
-        else:
-            raise UserError(f"{path} does not exist; name a file, a folder or a glob")
-    except store_errors() as error:
-        if not lacks_credentials(error):
-            raise
-        raise UserError(f"{path} cannot be read: {NO_CREDENTIALS}") from error
-    found = sorted(match for match in matches if not _is_left_out(match, plain))
-    if not found:
-        raise UserError(f"{path} matches no file; check the path")
     if is_local(path):
-        for match in found:
-            require_regular(match)
-        return found
+        files = _local_files(path)
+        for file in files:
+            require_regular(file)
+    else:
+        try:
+            files = _remote_files(filesystem, plain, path)
+        except store_errors() as error:
+            if not lacks_credentials(error):
+                raise
+            raise UserError(f"{path} cannot be read: {NO_CREDENTIALS}") from error
+    if not files:
+        raise UserError(f"{path} matches no file; check the path")
+    return sorted(files)
+
+
+def _local_files(path: str) -> list[str]:
+    written = Path(path.partition("://")[2] or path).expanduser()
+    if written.is_dir():
+        files = [
+            file for file in written.rglob("*")
+            if not file.is_dir() and not _has_hidden_part(str(file.relative_to(written)))
+        ]  # fmt: skip
+    elif os.path.lexists(written):
+        files = [written]
+    elif glob.has_magic(str(written)):
+        # Unlike a Path's own, it takes absolute patterns, and leaves hidden files out.
+        files = [Path(match) for match in glob.glob(str(written), recursive=True)]  # noqa: PTH207
+        files = [file for file in files if not file.is_dir()]
+    else:
+        raise UserError(f"{path} does not exist; name a file, a folder or a glob")
+    return [os.path.normpath(file.absolute()) for file in files]
+
+
+def _remote_files(filesystem: AbstractFileSystem, plain: str, path: str) -> list[str]:
+    if glob.has_magic(plain) and not filesystem.exists(plain):
+        begin = "/".join(takewhile(lambda part: not glob.has_magic(part), plain.split("/")))
+        matches = [match for match in filesystem.glob(plain) if not filesystem.isdir(match)]
+    elif filesystem.isdir(plain):
+        begin, matches = plain, filesystem.find(plain)
+    elif filesystem.exists(plain):
+        return [path]
+    else:
+        raise UserError(f"{path} does not exist; name a file, a folder or a glob")
+    # An object store marks a folder by an empty object, whose name others begin with.
+    folders = {str(parent) for match in matches for parent in PurePosixPath(match).parents}
     protocol = path.partition("://")[0]
+    names_hidden = PurePosixPath(plain).name.startswith(".")
     return [
-        match if "://" in match else f"{protocol}://{match.removeprefix('/')}" for match in found
+        match if "://" in match else f"{protocol}://{match.removeprefix('/')}"
+        for match in matches
+        if match.rstrip("/") not in (begin.rstrip("/"), *folders) and not match.endswith("/")
+        if names_hidden or not _has_hidden_part(match.removeprefix(begin))
     ]
 
 
-def _is_left_out(match: str, plain: str) -> bool:
-    """Whether it is no data, or in a folder without data, unless `plain` names it."""
-    (*folders, name), parts = PurePosixPath(match).parts, PurePosixPath(plain).parts
-    unnamed = [folder for folder in folders if not _is_named(folder, parts)]
-    if not _is_named(name, parts[-1:]):
-        unnamed.append(name)
-    return any(map(_holds_no_data, unnamed))
-
-
-def _is_named(name: str, parts: Sequence[str]) -> bool:
-    """Whether one of the parts, itself hidden or Spark's own, is this name or a pattern of it."""
-    return any(_holds_no_data(part) and (name == part or fnmatchcase(name, part)) for part in parts)
-
-
-def _holds_no_data(name: str) -> bool:
-    """Whether a file or folder of this name is hidden, or is one of Spark's own."""
-    return name.startswith(".") or any(fnmatchcase(name, each) for each in _BOOKKEEPING)
+def _has_hidden_part(path: str) -> bool:
+    return any(part.startswith(".") for part in PurePosixPath(path).parts)
 
 
 def require_regular(path: str) -> None:
     """Raise UserError unless the local `path` is a readable regular file, after its links."""
     try:
-        mode = Path(path).stat().st_mode
+        mode = Path(path).expanduser().stat().st_mode
     except FileNotFoundError as error:
         what = "is a link to nothing" if Path(path).is_symlink() else "does not exist"
         raise UserError(f"{path} {what}; check the path") from error
@@ -110,10 +112,12 @@ def require_regular(path: str) -> None:
     except OSError as error:  # links in a circle, a name that is too long
         raise UserError(f"{path} cannot be opened ({error.strerror}); check the path") from error
     if not stat.S_ISREG(mode):
+        kinds = {stat.S_IFIFO: "a pipe", stat.S_IFDIR: "a folder", stat.S_IFSOCK: "a socket"}
         raise UserError(
-            f"{path} is {_kind_of_file(mode)}, not a file; write what it holds to a file first"
+            f"{path} is {kinds.get(stat.S_IFMT(mode), 'a device')}, not a file; write what it "
+            "holds to a file first"
         )
-    if not os.access(path, os.R_OK):
+    if not os.access(Path(path).expanduser(), os.R_OK):
         raise _unreadable(path)
 
 
@@ -175,8 +179,10 @@ def format_suffix(path: str) -> str:
 def open_binary(path: str) -> Iterator[IO[bytes]]:
     """The bytes of a file, decompressed.
 
-    Raises UserError, naming the file, where it is corrupt, gone or not to be read.
+    Raises UserError, naming the file, where it is no regular file, corrupt, gone or unreadable.
     """
+    if is_local(path):
+        require_regular(path.partition("://")[2] or path)
     compression = compression_of(path)
     try:
         with fsspec.open(path, "rb", compression=compression) as stream:
@@ -235,14 +241,6 @@ def _opened_by(path: str) -> tuple[AbstractFileSystem, str]:
 
 def _unreadable(path: str) -> UserError:
     return UserError(f"{path} cannot be read; give this user the right to read it")
-
-
-def _kind_of_file(mode: int) -> str:
-    if stat.S_ISFIFO(mode):
-        return "a pipe"
-    if stat.S_ISDIR(mode):
-        return "a folder"
-    return "a socket" if stat.S_ISSOCK(mode) else "a device"
 
 
 @contextmanager

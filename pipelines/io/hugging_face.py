@@ -1,7 +1,7 @@
-"""Rows of Hugging Face datasets, streamed by name or read from a local copy."""
+"""Hugging Face datasets: streamed from the hub by name, or read from a local copy."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -37,13 +37,12 @@ def commit_of(dataset: str, revision: str | None) -> str | None:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
     try:
-        found = HfApi().dataset_info(dataset, revision=revision).sha
+        return str(HfApi().dataset_info(dataset, revision=revision).sha)
     except (HfHubHTTPError, HTTPError, HFValidationError, OfflineModeIsEnabled) as error:
         raise UserError(
             f"the dataset {dataset} is neither a local folder nor found on the hub ({error}); "
             "check its name and the network"
         ) from error
-    return str(found)
 
 
 def name_of(dataset: str, commit: str | None) -> tuple[str, int]:
@@ -58,32 +57,43 @@ def name_of(dataset: str, commit: str | None) -> tuple[str, int]:
 
 
 def rows_of(dataset: str, configuration: str | None, split: str, revision: str | None) -> Rows:
-    """The rows of a split, streamed; raises UserError where there is no such split."""
+    """The rows of a split, streamed.
+
+    Raises UserError where there is no such split, and for a dataset of CSV files: `datasets` reads
+    NA as nothing and 01 as 1.
+    """
     import datasets
+    from datasets.packaged_modules.csv.csv import Csv
 
     folder = Path(dataset)
     try:
         if (folder / "state.json").is_file() or (folder / "dataset_dict.json").is_file():
             loaded = datasets.load_from_disk(str(folder))
-            found = loaded[split] if isinstance(loaded, dict) else loaded
+            rows = loaded[split] if isinstance(loaded, dict) else loaded
         else:
-            found = datasets.load_dataset(
-                dataset, configuration, split=split, revision=revision, streaming=True
-            )
+            builder = datasets.load_dataset_builder(dataset, configuration, revision=revision)
+            if isinstance(builder, Csv):
+                raise UserError(
+                    f"the dataset {dataset} is made of CSV files, whose values `datasets` changes "
+                    "(NA, 01); give the files themselves, as a source of files"
+                )
+            rows = builder.as_streaming_dataset(split)
     except (ValueError, KeyError, FileNotFoundError) as error:
+        if isinstance(error, UserError):
+            raise
         raise UserError(
             f"the dataset {dataset} has no split {split} of the configuration "
             f"{configuration or '(default)'}: {error}"
         ) from error
-    return Rows(_each(found, dataset, split), found.features or {})
+    return Rows(_each(rows, dataset, split), rows.features or {})
 
 
-def _each(found: Iterable[dict[str, Any]], dataset: str, split: str) -> Iterator[dict[str, Any]]:
+def _each(rows: Any, dataset: str, split: str) -> Iterator[dict[str, Any]]:
     """The rows as they are streamed; UserError where a file of theirs breaks off."""
     from datasets.exceptions import DatasetsError
 
     try:
-        yield from found
+        yield from rows
     except (OSError, ValueError, DatasetsError) as error:
         raise UserError(
             f"a row of the dataset {dataset}, split {split}, cannot be read "

@@ -1,20 +1,23 @@
-"""Bytes to text: UTF-8, with other bytes repaired and counted; files that are no text refused."""
+"""Bytes to text: UTF-8, UTF-16 by its mark, or the encoding that a setting names; else an error."""
 
 import codecs
+import io
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from pipelines.config.errors import UserError
-from pipelines.io.files import format_suffix
+from pipelines.io.files import format_suffix, open_binary
 
 # C0 controls but for tab, line feed and carriage return, and DEL. As bytes they are the same in
 # UTF-8, where deleting them is the fastest.
 CONTROL_BYTES: Final = bytes({*range(32), 127} - {9, 10, 13})
 SAMPLE_BYTES: Final = 65536
 _FILES_NAMED: Final = 3
+_BOMS_UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 # What holds no plain text, or text with markup that nothing here reads.
 _NO_TEXT: Final = {
     kind: suffixes.split()
@@ -72,6 +75,62 @@ class Tally:
         )
 
 
+@contextmanager
+def open_text(path: str, encoding: str = "utf-8") -> Iterator[TextIO]:
+    """The text of a file with its line ends as they are.
+
+    Raises UserError for a file that is no text, and for bytes that are not of the encoding.
+    """
+    with open_binary(path) as stream:
+        head = stream.read(SAMPLE_BYTES)
+        if not head.startswith(_BOMS_UTF16):
+            check_is_text(head, path)
+        stream.seek(0)
+        named = encoding_of(head, encoding)
+        with io.TextIOWrapper(stream, encoding=named, newline="") as text:
+            try:
+                yield text
+            except UnicodeDecodeError as error:
+                raise _not_encoded(path, named, _line_of_fault(path, named), error) from error
+
+
+def decoded(data: bytes, path: str, encoding: str = "utf-8", first_line: int = 1) -> str:
+    """The text of a part of a file that begins in its line `first_line`; errors as `open_text`."""
+    named = encoding_of(data, encoding)
+    try:
+        return data.decode(named)
+    except UnicodeDecodeError as error:
+        line = first_line + data.count(b"\n", 0, error.start)
+        raise _not_encoded(path, named, line, error) from error
+
+
+def encoding_of(head: bytes, encoding: str) -> str:
+    """The encoding of a file that begins with `head`: by its byte order mark, else `encoding`."""
+    if head.startswith(_BOMS_UTF16):
+        return "utf-16"
+    return "utf-8-sig" if head.startswith(codecs.BOM_UTF8) else encoding
+
+
+def _line_of_fault(path: str, encoding: str) -> int | None:
+    """The first line that is not of the encoding; None in UTF-16, whose lines no byte parts."""
+    with open_binary(path) as stream:
+        for number, line in enumerate(stream if encoding != "utf-16" else (), start=1):
+            try:
+                line.decode(encoding)
+            except UnicodeDecodeError:
+                return number
+    return None
+
+
+def _not_encoded(path: str, name: str, line: int | None, error: UnicodeDecodeError) -> UserError:
+    where = f"line {line:,} of {path}" if line else path
+    return UserError(
+        f"{where} is not {name.removesuffix('-sig').upper()} (byte 0x"
+        f"{error.object[error.start]:02x}); convert the file, or name its encoding with the "
+        "setting `encoding`, such as cp1252"
+    )
+
+
 def decode(data: bytes, counts: Counter[str]) -> str:
     """UTF-8 bytes as text; bytes that are not UTF-8 are read as Windows-1252 and counted."""
     if data.startswith(codecs.BOM_UTF8):
@@ -119,9 +178,10 @@ def check_suffix(path: str, read: str) -> None:
 
 
 def check_is_text(data: bytes, name: str) -> None:
-    """Raise UserError where the beginning of a file cannot be text."""
+    """Raise UserError where the beginning of a file cannot be text, or stands for another file."""
     sample = data[:SAMPLE_BYTES]
-    if sample.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+    check_is_no_pointer(sample, name)
+    if sample.startswith(_BOMS_UTF16):
         raise UserError(f"{name} is UTF-16; convert it to UTF-8, for instance with iconv")
     controls = len(sample) - len(sample.translate(None, CONTROL_BYTES))
     if controls > max(1, len(sample) / 50):
@@ -129,6 +189,12 @@ def check_is_text(data: bytes, name: str) -> None:
             f"{name} is not text: {controls} of its first {len(sample)} bytes are control "
             "characters; leave it out or name its format"
         )
+
+
+def check_is_no_pointer(head: bytes, name: str) -> None:
+    """Raise UserError where Git LFS left a pointer in place of a file's content."""
+    if head.startswith(b"version https://git-lfs.github.com/spec/"):
+        raise UserError(f"{name} is a pointer of Git LFS; fetch the file itself: git lfs pull")
 
 
 def _decode_mixed(data: bytes, counts: Counter[str]) -> str:

@@ -124,18 +124,6 @@ def test_hidden_files_and_folders_are_left_out_unless_they_are_named(tmp_path):
         expand(str(notes / ".ipynb*" / "*"))
 
 
-def test_what_spark_writes_beside_its_data_is_left_out(tmp_path):
-    data = ("__init__.py", "_index.md", "part-00000.snappy.parquet")
-    bookkeeping = ("_SUCCESS", "_committed_42", "_started_42", "_delta_log/0", "_temporary/0/a")
-    for name in (*data, *bookkeeping):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("{}")
-    assert expand(str(tmp_path)) == [str(tmp_path / name) for name in data]
-    assert expand(str(tmp_path / "_SUCCESS")) == [str(tmp_path / "_SUCCESS")]
-    assert expand(str(tmp_path / "_committed_*")) == [str(tmp_path / "_committed_42")]
-    assert expand(str(tmp_path / "_temporary" / "0")) == [str(tmp_path / "_temporary" / "0" / "a")]
-
-
 def test_columns_between_semicolons_are_noticed(tmp_path):
     path = tmp_path / "export.csv"
     path.write_text("id;text\n" + "".join(f"{n};{text}\n" for n, text in enumerate(TEXTS)))

@@ -1,0 +1,308 @@
+"""Tables in files: CSV and TSV, JSON lines, Parquet and Arrow, row by row.
+
+One set of rules for labelled data, corpora and batches. Values are as written: `NA`, `null` and
+`01` are texts. Fields lie between commas in .csv files and between tabs in .tsv files, unless
+`delimiter` says otherwise. Quotes enclose fields, but not between tabs, where they are ordinary
+characters. The first row names the columns, unless `no_header` is set: then they are called 1, 2
+and so on.
+"""
+
+import codecs
+import csv
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import Field, field_validator
+
+from pipelines.config.errors import UserError
+from pipelines.config.settings import Settings
+from pipelines.io.files import format_suffix, open_binary, whole_file
+from pipelines.io.text import SAMPLE_BYTES, check_is_no_pointer, open_text
+
+LONGEST_RECORD_BYTES: Final = 256 * 2**20
+_FORMATS: Final = {
+    ".csv": "delimited", ".tsv": "delimited", ".jsonl": "jsonl", ".ndjson": "jsonl",
+    ".parquet": "parquet", ".arrow": "arrow",
+}  # fmt: skip
+_ROWS_AT_ONCE: Final = 1024
+_BUFFER_BYTES: Final = 2**20  # without a buffer a row group is read whole
+_PARQUET_MAGIC: Final = b"PAR1"
+_ARROW_FILE_MAGIC: Final = b"ARROW1"
+_SEPARATOR_LINE: Final = re.compile(r"sep=.?", re.IGNORECASE)  # which Excel writes above a header
+_LONE_SURROGATES: Final = re.compile("[\ud800-\udfff]")
+
+TableFormat = Literal["delimited", "jsonl", "parquet", "arrow"]
+Skip = Callable[[int, str], None]  # called with the line of a malformed row, and what it is
+
+
+class TableSettings(Settings):
+    """How the text of a table is read; Parquet and Arrow files say it themselves."""
+
+    delimiter: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=1,
+        description="What separates columns; by default a comma in .csv and a tab in .tsv files.",
+    )
+    no_header: bool = Field(
+        default=False,
+        description="The first row is data. Columns are called by their number, from 1.",
+    )
+    encoding: str = Field(
+        default="utf-8",
+        description="Encoding of the text, by Python's name, such as cp1252, gbk or shift_jis. A "
+        "file with a byte order mark is read by it.",
+    )
+
+    @field_validator("encoding")
+    @classmethod
+    def _is_known(cls, encoding: str) -> str:
+        try:
+            return codecs.lookup(encoding).name
+        except LookupError as error:
+            raise ValueError(f"no encoding is called {encoding!r}; name one of Python's") from error
+
+
+class Row(NamedTuple):
+    """The values of a row by its columns. Numbers count lines, or rows of Parquet, from 1."""
+
+    number: int
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The rows of a file, to be read once; the file is closed after the last one."""
+
+    path: str
+    unit: Literal["line", "row"]  # what a row's number counts
+    columns: list[str]
+    rows: Iterator[Row]
+    schema: pa.Schema | None = None  # of Parquet and Arrow
+
+
+def table_format(path: str, delimiter: str | None = None) -> TableFormat | None:
+    """The format of a table by the file's name; None where it is none that is read here.
+
+    With a `delimiter` any other name is delimited text.
+    """
+    named: Any = _FORMATS.get(format_suffix(path))
+    return named or ("delimited" if delimiter else None)
+
+
+def delimiter_of(path: str, settings: TableSettings) -> str:
+    """What separates the columns of a file of delimited text."""
+    return settings.delimiter or ("\t" if format_suffix(path) == ".tsv" else ",")
+
+
+def open_table(path: str, settings: TableSettings | None = None, skip: Skip | None = None) -> Table:
+    """The columns and rows of a file.
+
+    A malformed row goes to `skip`, and its reading is over where that returns; without `skip` it
+    raises UserError, naming its line. So do, in any case, a file that cannot be read, a quote that
+    is never closed, and two columns of one name.
+    """
+    settings = settings or TableSettings()
+    kind = table_format(path, settings.delimiter)
+    if kind is None:
+        raise UserError(
+            f"{path} is no table by its name: name a file that ends in {', '.join(_FORMATS)}, or "
+            "one of these compressed, or set `delimiter` for another file of text"
+        )
+    if kind in ("parquet", "arrow"):
+        columnar = _columnar_rows(path)
+        schema = next(columnar)
+        _check_names(schema.names, path)
+        return Table(path, "row", list(schema.names), columnar, schema)
+    read = _delimited_rows if kind == "delimited" else _json_rows
+    rows: Iterator[Any] = read(path, settings, skip or _refusing(path))
+    columns = next(rows, [])  # come before the rows
+    _check_names(columns, path)
+    return Table(path, "line", columns, rows)
+
+
+def check_column(name: str, columns: Sequence[str], place: str, setting: str) -> None:
+    """Raise UserError where `place` has no column `name`, which the setting names."""
+    if name not in columns:
+        raise UserError(
+            f"{place} has no column {name!r}, only {', '.join(columns)[:200] or 'nothing'}; set "
+            f"{setting} to the one you mean"
+        )
+
+
+def _refusing(path: str) -> Skip:
+    def refuse(line: int, fault: str) -> None:
+        raise UserError(f"line {line:,} of {path} {fault}; correct or remove it")
+
+    return refuse
+
+
+def _check_names(names: Sequence[str], path: str) -> None:
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        raise UserError(f"{path} has two columns {twice!r}; rename or remove one of them")
+
+
+def _delimited_rows(path: str, settings: TableSettings, skip: Skip) -> Iterator[Any]:
+    """The names of the columns first, then every row; blank lines are passed over."""
+    delimiter = delimiter_of(path, settings)
+    quoted = delimiter != "\t"
+    csv.field_size_limit(LONGEST_RECORD_BYTES)
+    with open_text(path, settings.encoding) as lines:
+        reader = csv.reader(
+            lines,
+            delimiter=delimiter,
+            quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE,
+            strict=quoted,
+        )
+        columns: list[str] = []
+        while True:
+            line = reader.line_num + 1
+            try:
+                cells = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                raise UserError(
+                    f"the row that begins in line {line:,} of {path} cannot be read ({error}); "
+                    "correct its quotes, or save the file with tabs as .tsv, where they are "
+                    "ordinary characters"
+                ) from error
+            if not any(cell.strip() for cell in cells) and len(cells) < 2:
+                continue
+            if not columns:
+                if len(cells) == 1 and _SEPARATOR_LINE.fullmatch(cells[0]):
+                    raise UserError(
+                        f"line {line} of {path} is Excel's {cells[0]!r}; remove the line and set "
+                        "`delimiter`"
+                    )
+                if settings.no_header:
+                    columns = [str(number) for number in range(1, len(cells) + 1)]
+                    yield columns
+                else:
+                    columns = [cell.strip() for cell in cells]
+                    yield columns
+                    continue
+            if len(cells) == len(columns):
+                yield Row(line, dict(zip(columns, cells, strict=True)))
+            else:
+                skip(line, f"has {len(cells)} columns where the first row has {len(columns)}")
+
+
+def _json_rows(path: str, settings: TableSettings, skip: Skip) -> Iterator[Any]:
+    """The columns first: every key of any line. The lines are read twice, for their keys first."""
+    columns: dict[str, None] = {}
+    for _, record in _json_objects(path, settings, lambda line, fault: None):
+        columns.update(dict.fromkeys(record))
+    yield list(columns)
+    for line, record in _json_objects(path, settings, skip):
+        yield Row(line, {name: record.get(name) for name in columns})
+
+
+def _json_objects(
+    path: str, settings: TableSettings, skip: Skip
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    with open_text(path, settings.encoding) as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                yield number, json_object(line)
+            except ValueError as error:
+                skip(number, str(error))
+
+
+def json_object(line: str) -> dict[str, Any]:
+    """The object in a line of JSON; half a surrogate pair, such as `\\ud800`, becomes U+FFFD.
+
+    Raises ValueError, which goes on after "line 7 of a.jsonl", where it holds none.
+    """
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"is not JSON ({error})") from error
+    if not isinstance(record, dict):
+        raise ValueError(f"is not a JSON object but {line.strip()[:60]!r}")
+    # Most lines have no escapes; looking at every value would take as long as reading them.
+    return without_lone_surrogates(record) if "\\u" in line else record
+
+
+def without_lone_surrogates(value: Any) -> Any:
+    """A JSON value with U+FFFD in place of lone surrogates in its texts."""
+    if isinstance(value, str):
+        return value if value.isascii() else _LONE_SURROGATES.sub("\ufffd", value)
+    if isinstance(value, list):
+        return [without_lone_surrogates(each) for each in value]
+    if isinstance(value, dict):
+        return {name: without_lone_surrogates(each) for name, each in value.items()}
+    return value
+
+
+@contextmanager
+def open_columnar(path: str) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
+    """Schema and batches of a Parquet or Arrow file, whichever its content is.
+
+    Raises UserError for a file that is neither, or not whole.
+    """
+    with open_binary(path) as stream, whole_file(path, "Parquet or Arrow"):
+        head = stream.read(SAMPLE_BYTES)
+        check_is_no_pointer(head, path)
+        stream.seek(0)
+        if head.startswith(_PARQUET_MAGIC):
+            file = pq.ParquetFile(stream, buffer_size=_BUFFER_BYTES)
+            yield file.schema_arrow, file.iter_batches(_ROWS_AT_ONCE)
+        elif head.startswith(_ARROW_FILE_MAGIC):
+            reader: Any = pa.ipc.open_file(stream)
+            yield reader.schema, map(reader.get_batch, range(reader.num_record_batches))
+        else:
+            reader = pa.ipc.open_stream(stream)
+            yield reader.schema, iter(reader)
+
+
+def column_values(column: pa.Array, name: str, path: str) -> list[Any]:
+    """The values of an Arrow column; raises UserError where a text is not UTF-8."""
+    try:
+        return column.to_pylist()
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"a text in the column {name!r} of {path} is not UTF-8 ({error}); write it again as "
+            "UTF-8"
+        ) from error
+
+
+def is_nothing(value: Any) -> bool:
+    """Whether a cell has no value: null or NaN."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def cell_text(value: Any) -> str:
+    """A cell as text, without white space at its ends; null and NaN are empty.
+
+    Raises ValueError for bytes that are not UTF-8.
+    """
+    if is_nothing(value):
+        return ""
+    return (value.decode() if isinstance(value, bytes) else str(value)).strip()
+
+
+def _columnar_rows(path: str) -> Iterator[Any]:
+    """The schema first."""
+    with open_columnar(path) as (schema, batches):
+        yield schema
+        number = 0
+        for batch in batches:
+            columns = [
+                column_values(column, name, path)
+                for name, column in zip(schema.names, batch.columns, strict=True)
+            ]
+            for values in zip(*columns, strict=True):
+                number += 1
+                yield Row(number, dict(zip(schema.names, values, strict=True)))
