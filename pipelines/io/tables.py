@@ -124,7 +124,7 @@ def open_table(path: str, settings: TableSettings | None = None, skip: Skip | No
         return Table(path, "row", list(schema.names), columnar, schema)
     read = _delimited_rows if kind == "delimited" else _json_rows
     rows: Iterator[Any] = read(path, settings, skip or _refusing(path))
-    columns = next(rows, [])  # come before the rows
+    columns: list[str] = next(rows, [])  # come before the rows
     _check_names(columns, path)
     return Table(path, "line", columns, rows)
 
