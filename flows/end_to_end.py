@@ -3,7 +3,7 @@
 from prefect import flow
 
 from flows.chain import build_chain, with_resolved_encoders
-from flows.promote import check_approval_limit, compare_and_promote
+from flows.promote import compare_and_promote
 from flows.reporting.run_report import RunReport
 from flows.run import Overrides, Run, network_task, plain_task, started_run
 from flows.stopping import cancel_if_stopped
@@ -11,9 +11,9 @@ from pipelines.artifacts import Artifact
 from pipelines.insight import showcase
 from pipelines.recipes.files import read_recipe
 from pipelines.recipes.models import EndToEndRecipe
-from pipelines.registry.promotion import due_for_promotion
-from pipelines.registry.registration import Submission, register
-from pipelines.registry.verification import Proof, verify
+from pipelines.registry.promote import awaiting_promotion
+from pipelines.registry.prove import Proof, verify
+from pipelines.registry.register import Submission, register
 from pipelines.stage import StageContext
 from pipelines.stages import CHAIN
 from pipelines.training.imported_models import existing_encoder
@@ -39,7 +39,6 @@ def end_to_end(recipe: EndToEndRecipe = _DEMO, overrides: Overrides = ()) -> Run
     the models, have each repeat its held-out accuracy in a fresh process, and make what is better
     than its champion champion."""
     with started_run("end-to-end", recipe, overrides, default=_DEMO) as run:
-        check_approval_limit(run.recipe.registration)
         made = build_chain(run, CHAIN)
         _register_and_prove(run, made)
         _show(run, made)
@@ -89,7 +88,7 @@ def _register_and_prove(run: Run[EndToEndRecipe], made: dict[str, Artifact]) -> 
     run.report.verifications = verifications
     run.report.alias = names.alias
     evaluations = {proved.model.reference: proved.evaluation for proved in verifications}
-    for model in due_for_promotion(run.report.models, verifications):
+    for model in awaiting_promotion(run.report.models, verifications):
         compare_and_promote(run, model, evaluations.get(model.reference))
 
 

@@ -84,6 +84,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "evaluate": evaluation.evaluate,
     "fill-mask": pictures.fill_mask,
     "serve": services.serve,
+    "models": models.models,
     "promote": promotion.promote,
     "rollback": promotion.rollback,
     "import": exchange.import_folder,
@@ -97,8 +98,6 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "deploy": platform.deploy,
 }
 _OLD_NAMES: dict[str, Callable[..., None]] = {
-    "lineage": models.lineage,
-    "compare": models.compare,
     "inspect": pictures.attention,
     "similar": pictures.similar,
     "sizes": build.sizes,
@@ -107,7 +106,6 @@ build.add_to(app)
 predict.add_to(app)
 for _name, _command in _COMMANDS.items():
     app.command(_name)(_command)
-app.add_typer(models.commands, name="models")
 for _name, _command in _OLD_NAMES.items():
     app.command(_name, hidden=True)(_command)
 

@@ -7,7 +7,7 @@ from typing import Any
 from flows.cli.registry import explained, model_address, newest_at, say
 from flows.environment import home_folder, prepare_flows
 from pipelines.config.errors import UserError
-from pipelines.registry.finding import is_folder
+from pipelines.registry.find import is_folder
 
 
 def predict_batch(

@@ -11,7 +11,7 @@ import typer
 
 from flows.environment import home_folder, set_defaults
 from pipelines.config.errors import UserError
-from pipelines.registry.finding import ANY_TASK, REGISTERED, is_folder, newest_of
+from pipelines.registry.find import ANY_TASK, REGISTERED, is_folder, newest_of
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -121,19 +121,18 @@ def _say_note(progress: "Progress") -> None:
         say(progress.note)
 
 
-def newest(tracker: "Tracker", *kinds: str, fills_gaps: bool = False) -> str:
+def newest(tracker: "Tracker", *kinds: str) -> str:
     """The newest champion of these kinds; if there is none, the newest verified version.
 
-    With `fills_gaps` a model that learned to predict tokens is preferred. Raises UserError if no
-    version is verified.
+    Raises UserError if no version is verified.
     """
-    found = newest_of(tracker.client(), kinds, fills_gaps)
+    found = newest_of(tracker.client(), kinds)
     if found is None:
         raise _no_model(f"at {tracker.shown_uri}", kinds)
     return found
 
 
-def newest_at(home: Path | None, *kinds: str, fills_gaps: bool = False) -> str:
+def newest_at(home: Path | None, *kinds: str) -> str:
     """Likewise in the registry of this home, or the one that it names."""
     from pipelines.recipes.connections import check_tracker, has_registry, open_tracker
 
@@ -141,7 +140,7 @@ def newest_at(home: Path | None, *kinds: str, fills_gaps: bool = False) -> str:
     check_tracker(runtime)
     if not has_registry(runtime):
         raise _no_model(f"of {runtime.home_folder()}", kinds)
-    return newest(open_tracker(runtime), *kinds, fills_gaps=fills_gaps)
+    return newest(open_tracker(runtime), *kinds)
 
 
 def _no_model(registry: str, kinds: tuple[str, ...]) -> UserError:
@@ -165,16 +164,14 @@ def model_address(called: str) -> str:
 
 
 @contextmanager
-def asked_model(
-    model: str | None, home: Path | None, *kinds: str, fills_gaps: bool = False
-) -> Iterator[tuple[Path, str]]:
+def asked_model(model: str | None, home: Path | None, *kinds: str) -> Iterator[tuple[Path, str]]:
     """The folder and the versioned name of `--model`, or of the newest champion of `kinds`.
 
     The name is printed on standard error. Raises UserError if there is no such model.
     """
     # What is missing is reported before torch is imported.
     if model is None:
-        reference = newest_at(home, *kinds, fills_gaps=fills_gaps)
+        reference = newest_at(home, *kinds)
     else:
         if not is_folder(model):
             from pipelines.recipes.connections import check_tracker

@@ -8,10 +8,10 @@ from pipelines.artifacts import Artifact
 from pipelines.config.errors import redacted
 from pipelines.insight.showcase import FilledMask, Prediction
 from pipelines.recipes.models import CorpusRecipe
-from pipelines.registry.comparison.versions import Comparison
-from pipelines.registry.promotion import Promotion
-from pipelines.registry.registration import RegisteredModel
-from pipelines.registry.verification import Verification
+from pipelines.registry.compare import Comparison
+from pipelines.registry.promote import Promotion
+from pipelines.registry.prove import Verification
+from pipelines.registry.register import RegisteredModel
 from pipelines.stages.evaluation.stage import beside
 
 

@@ -28,7 +28,7 @@ from pipelines.inference.shards import (
 )
 from pipelines.inference.tables import FileTable, format_of
 from pipelines.io.files import expand, size_and_digest
-from pipelines.registry.finding import digest_of, find_model, reference_to
+from pipelines.registry.find import digest_of, find_model, reference_to
 from pipelines.registry.opening import open_model
 from pipelines.stage import Observer, Progress, StageContext
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker

@@ -5,7 +5,7 @@ from typing import Any
 
 from pipelines.artifacts import ArtifactStore
 from pipelines.config.errors import UserError
-from pipelines.registry.finding import (
+from pipelines.registry.find import (
     KIND_TAG,
     find_model,
     is_folder,

@@ -77,13 +77,6 @@ class RegistrationSettings(Settings):
     comparison: ComparisonSettings = Field(
         default_factory=ComparisonSettings, description="What a new version has to show."
     )
-    approval_hours: float = Field(
-        default=0.0,
-        ge=0,
-        le=24 * 30,
-        description="How long a run of a deployment waits for a person to approve each promotion "
-        "on its page; 0: it asks nobody. A version that is not approved stays challenger.",
-    )
 
     @model_validator(mode="after")
     def _tell_apart(self) -> "RegistrationSettings":
@@ -110,14 +103,7 @@ class AliasRecipe(Settings):
         default="bertsmith-encoder", min_length=1, description="Registered name of the model."
     )
     alias: Alias = Field(default="champion", description="The alias that moves.")
-    holder: int | None = Field(
-        default=None,
-        ge=0,
-        description="The version that has the alias now (0: none); the move fails if another one "
-        "has got it since. Empty: whichever has it when the run starts.",
-    )
     reason: str = Field(default="", description="Why, for the history.")
-    who: str = Field(default="", description="Who wants it so; empty: who runs the flow.")
 
 
 class PromotionRecipe(AliasRecipe):
@@ -127,11 +113,6 @@ class PromotionRecipe(AliasRecipe):
         default="candidate",
         min_length=1,
         description="The version to promote: an alias it has now, or its number.",
-    )
-    force: bool = Field(
-        default=False,
-        description="Promote it although what is on record says that it is not better than the "
-        "version that has the alias.",
     )
 
 

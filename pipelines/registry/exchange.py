@@ -1,6 +1,5 @@
 """Models in and out: Hugging Face BERT directories, vocabularies and our own folders."""
 
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -8,7 +7,6 @@ from pathlib import Path
 
 import yaml
 
-from bert_core.files.folders import publish
 from bert_core.hugging_face import export_model, reads_mean
 from bert_core.model.catalogue import count_parameters, described
 from bert_core.training.state import load_model
@@ -16,11 +14,11 @@ from pipelines.artifacts import Artifact
 from pipelines.config.errors import UserError
 from pipelines.io.hugging_face import FROM_THE_HUB
 from pipelines.recipes.registration import RegistrationSettings
-from pipelines.registry.finding import version_with_alias
+from pipelines.registry.find import version_with_alias
 from pipelines.registry.opening import open_model
-from pipelines.registry.promotion import promote
-from pipelines.registry.registration import RegisteredModel, Submission, register
-from pipelines.registry.verification import Proof, Verification, verify
+from pipelines.registry.promote import move_alias, promotion_by_choice
+from pipelines.registry.prove import Proof, Verification, verify
+from pipelines.registry.register import RegisteredModel, Submission, register
 from pipelines.stage import StageContext
 from pipelines.stages.vocabulary.stage import import_vocabulary
 from pipelines.tasks import family_of_model
@@ -70,20 +68,6 @@ def import_path(
     return import_folder(path, context, source=str(path), head=head, lowercase=lowercase)
 
 
-def write_folder(artifact: Artifact, target: Path) -> None:
-    """Copy the files of an imported model into the new folder `target`, as one of our models.
-
-    Raises UserError where it cannot be written.
-    """
-
-    def write(draft: Path) -> None:
-        for name in artifact.names():
-            shutil.copyfile(artifact.local(name), draft / name)
-
-    with writing_to(target):
-        publish(target, write)
-
-
 def _holds_a_tokenizer_alone(folder: Path) -> bool:
     names = {path.name for path in folder.iterdir()}
     has_weights = any(name.endswith((".safetensors", ".bin", ".index.json")) for name in names)
@@ -129,7 +113,7 @@ class RegisteredImport:
 
     model: RegisteredModel
     verification: Verification | None  # None where it proved itself before
-    alias: str  # the one it has: that of a champion where the name had none
+    alias: str  # champion, where the name had none, or candidate; empty where it has neither
 
 
 def register_import(
@@ -150,28 +134,23 @@ def register_import(
     assert artifact.kind == IMPORTED and context.tracker is not None
     tracker, names = context.tracker, RegistrationSettings()
     say(f"registering it as {name}")
-    kind = _kind_of(artifact, task)
-    model = register(
-        Submission(
-            kind=kind,
-            name=name,
-            alias=names.candidate_alias,
-            artifact=artifact,
-            lineage={IMPORTED: artifact},
-            recipe_yaml=_what_was_imported(artifact),
-        ),
-        tracker,
-    )
-    verification = None
+    submission = Submission(
+        kind=_kind_of(artifact, task), name=name, alias=names.candidate_alias, artifact=artifact,
+        lineage={IMPORTED: artifact}, recipe_yaml=_recipe_of_import(artifact),
+    )  # fmt: skip
+    model, verification = register(submission, tracker), None
     if not model.is_verified:
         say(f"loading {model.uri} in a fresh process, to compare its answers")
         proof = Proof(model=model, data=artifact)
         verification = verify([proof], context.store.url, tracker)[0]
-    return RegisteredImport(
-        model=model,
-        verification=verification,
-        alias=_promoted(model, tracker, names),
-    )
+    if version_with_alias(tracker.client(), name, names.alias) is None:
+        reason = "imported by a person, and the name had no champion"
+        number = str(model.version)
+        move_alias(tracker, promotion_by_choice(tracker, name, number, names.alias, reason))
+    aliases = tracker.client().get_registered_model(name).aliases
+    own = (names.alias, names.candidate_alias)
+    alias = next((each for each in own if int(aliases.get(each, 0)) == model.version), "")
+    return RegisteredImport(model=model, verification=verification, alias=alias)
 
 
 def _kind_of(artifact: Artifact, task: str | None) -> str:
@@ -188,31 +167,12 @@ def _kind_of(artifact: Artifact, task: str | None) -> str:
     return kind
 
 
-def _promoted(model: RegisteredModel, tracker: Tracker, names: RegistrationSettings) -> str:
-    """The alias that the version has now, if any; a name's first version has none to beat."""
-    champion = version_with_alias(tracker.client(), model.name, names.alias)
-    if champion is None:
-        reason = "imported by a person, and the name had no champion"
-        promote(tracker, model.name, str(model.version), names.alias, reason)
-        return names.alias
-    if int(champion.version) == model.version:
-        return names.alias
-    candidate = version_with_alias(tracker.client(), model.name, names.candidate_alias)
-    is_candidate = candidate is not None and int(candidate.version) == model.version
-    return names.candidate_alias if is_candidate else ""
-
-
-def _what_was_imported(artifact: Artifact) -> str:
+def _recipe_of_import(artifact: Artifact) -> str:
     statistics = artifact.statistics
-    return yaml.safe_dump(
-        {
-            "imported": {
-                "source": statistics["source"],
-                "files": statistics["source_files"],
-                "read_by_version": artifact.manifest.version,
-                **artifact.manifest.settings,
-            }
-        },
-        sort_keys=False,
-        allow_unicode=True,
-    )
+    imported = {
+        "source": statistics["source"],
+        "files": statistics["source_files"],
+        "read_by_version": artifact.manifest.version,
+        **artifact.manifest.settings,
+    }
+    return yaml.safe_dump({"imported": imported}, sort_keys=False, allow_unicode=True)

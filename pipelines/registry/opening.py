@@ -15,7 +15,7 @@ from bert_core.training.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact
 from pipelines.config.errors import UserError, readable
-from pipelines.registry.finding import (
+from pipelines.registry.find import (
     REGISTERED,
     digest_of,
     find_model,
@@ -23,7 +23,7 @@ from pipelines.registry.finding import (
     reference_to,
     uri_of,
 )
-from pipelines.registry.serving.integrity import sealed_files
+from pipelines.registry.seal import sealed_files
 from pipelines.stage import StageContext
 from pipelines.training.imported_models import (
     existing_encoder,
@@ -74,7 +74,7 @@ def opened(folder: Path) -> OpenedModel:
 def located(tracker: "Tracker", reference: str) -> Iterator[Path]:
     """A local folder with the model files that `reference` names, for as long as it is used.
 
-    `name@alias`, `name/version`, a bare `name` (see `finding`), `models:/` before any of them, or
+    `name@alias`, `name/version`, a bare `name` (see `find`), `models:/` before any of them, or
     a folder. Raises UserError where there is none and where the bytes of a version are not those
     that were registered, MlflowException where the tracker does not answer.
     """

@@ -15,7 +15,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from pipelines.registry.packaging import declared_requirements
+from pipelines.registry.package import declared_requirements
 from tests.delivery.declared import ROOT
 
 # Which extras an installation has beside what every one has, by what it runs.

@@ -66,7 +66,7 @@ def test_figures_stand_beside_their_baselines(whole_run: WholeRun) -> None:
 
 
 def test_both_models_are_registered_proved_and_compared(whole_run: WholeRun) -> None:
-    from pipelines.registry.listing import list_models
+    from pipelines.registry.find import list_models
 
     report = whole_run.report
     tracker = open_tracker(report.recipe.runtime)

@@ -89,18 +89,18 @@ def test_what_sentence_transformers_says_survives_import_and_export(
     (folder / "1_Pooling" / "config.json").write_text(
         '{"word_embedding_dimension": 8, "pooling_mode_cls_token": true}'
     )
-    assert run(["import", str(folder), "--to", str(tmp_path / "ours")]) == DONE
-    assert (
-        "sentence embeddings: cls over at most 5 tokens, of any length" in capsys.readouterr().out
-    )
-    config = json.loads((tmp_path / "ours" / "config.json").read_text())
-    assert config["embedding"] == how.to_dict()
-    assert run(["export", str(tmp_path / "ours"), "--to", str(tmp_path / "back")]) == DONE
+    assert run(["import", str(folder)]) == DONE
+    said = capsys.readouterr().out
+    assert "sentence embeddings: cls over at most 5 tokens, of any length" in said
+    fingerprint = said.partition(":")[0].partition("/")[2]
+    ours = own_home / "store" / "imported_model" / fingerprint
+    assert json.loads((ours / "config.json").read_text())["embedding"] == how.to_dict()
+    assert run(["export", fingerprint, "--to", str(tmp_path / "back")]) == DONE
     vectors = []
-    for place in ("model", "ours", "back"):
+    for model in (str(folder), fingerprint, str(tmp_path / "back")):
         capsys.readouterr()
         long = "the text a b c a b c a b c"
-        assert run(["embed", long, "--model", str(tmp_path / place), "--json"]) == DONE
+        assert run(["embed", long, "--model", model, "--json"]) == DONE
         vectors.append(json.loads(capsys.readouterr().out)["embedding"])
     assert vectors[0] == vectors[1] == vectors[2]
     assert abs(sum(value**2 for value in vectors[0]) - 1) > 0.1
@@ -127,10 +127,10 @@ def test_an_imported_model_is_registered_and_proves_itself(
     assert run(["models", "--json"]) == DONE
     rows = json.loads(capsys.readouterr().out.partition("[\n")[2].join(("[", "")))
     assert rows[0]["is_verified"]
-    assert run(["lineage", "theirs@champion"]) == DONE
+    assert run(["models", "theirs@champion"]) == DONE
     said = capsys.readouterr().out
     assert "imported_model" in said
-    assert "not in this store" not in said
+    assert "not in the store" not in said
 
 
 def test_a_causal_model_is_said_to_be_one_wherever_it_is_read(

@@ -115,10 +115,6 @@ CASES = {
         "leave out one of them",
     ),
     "import with a task and no name": (["import", "{here}", "--task", "tagging"], "add --name"),
-    "export with a tolerance alone": (
-        ["export", "{here}", "--to", "{here}/new", "--tolerance", "0.1"],
-        "--quantize int8",
-    ),
     "predict a batch by a folder": (
         ["predict", "--batch", "{here}/rows.csv", "--model", "{here}"],
         "--batch needs a registered model, and {here} is a folder",

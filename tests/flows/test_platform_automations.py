@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 _PROMOTIONS = """
 from flows.promote import emit_promotion
-from pipelines.registry.promotion import Promotion
+from pipelines.registry.promote import Promotion
 for moved in ("classifier candidate", "encoder champion", "classifier champion"):
     kind, alias = moved.split()
     name = "bertsmith-" + kind

@@ -13,7 +13,7 @@ from pipelines.artifacts import ArtifactStore
 from pipelines.config.errors import UserError
 from pipelines.inference.answers import fill
 from pipelines.insight.text_pictures import draw_similarities, inspect, similarities
-from pipelines.registry.exchange import export_version, import_path, write_folder
+from pipelines.registry.exchange import export_version, import_path
 from pipelines.registry.opening import opened
 from pipelines.stage import StageContext
 from pipelines.tracking.tracker import Tracker
@@ -44,11 +44,11 @@ def test_out_and_in_again_changes_no_bit(
     written = export_version(NOWHERE, str(folder), tmp_path / "theirs", None)
     read = import_path(tmp_path / "theirs", context)
     assert read.statistics["num_parameters"] == written.num_parameters
-    write_folder(read, tmp_path / "ours")
-    before, after = load_model(folder).state_dict(), load_model(tmp_path / "ours").state_dict()
+    ours = read.local_folder()
+    before, after = load_model(folder).state_dict(), load_model(ours).state_dict()
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
-    tokenizer = WordPieceTokenizer.from_directory(tmp_path / "ours")
+    tokenizer = WordPieceTokenizer.from_directory(ours)
     assert tokenizer.tokens == WordPieceTokenizer.from_directory(folder).tokens
 
 

@@ -12,7 +12,7 @@ from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
 from pipelines.artifacts.inventory import take_inventory
 from pipelines.artifacts.pruning import carry_out, plan
 from pipelines.recipes.models import CorpusRecipe
-from pipelines.registry.lineage import fingerprints_in_use
+from pipelines.registry.find import fingerprints_in_use
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
 
 LATER = datetime.now(UTC) + timedelta(days=100)

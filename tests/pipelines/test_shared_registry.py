@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from flows.cli.registry import newest
-from pipelines.registry.finding import KIND_TAG, VERIFIED_TAG
-from pipelines.registry.listing import list_models
+from pipelines.registry.find import KIND_TAG, VERIFIED_TAG, list_models
 from pipelines.tracking.tracker import Tracker
 from tests.pipelines.trackers import home, server_port, tracker
 

@@ -14,7 +14,7 @@ from s3fs import S3FileSystem
 from pipelines.artifacts import ArtifactStore, Built, Draft
 from pipelines.artifacts.claims import ClaimLostError
 from pipelines.config.errors import UserError
-from pipelines.registry.finding import find_source
+from pipelines.registry.find import find_source
 from pipelines.stage import StageContext
 from pipelines.tracking import tracker as tracker_module
 from pipelines.tracking.tracker import Tracker

@@ -11,7 +11,7 @@ from benchmarks.raylets import Raylets
 from benchmarks.stack.object_store import BUCKET
 from benchmarks.stack.runs import read, trigger, wait_for_run, wait_until
 from benchmarks.stack.whole import Stack
-from pipelines.registry.finding import VERIFIED_TAG
+from pipelines.registry.find import VERIFIED_TAG
 from tests.integration.busy_stores import BusyStore
 
 NODES = (1, 1)  # CPUs of each: a training run of two workers needs both, and waits for a lost one

@@ -21,8 +21,6 @@ from pipelines.config.errors import UserError
 if TYPE_CHECKING:
     from pipelines.artifacts import Artifact
 
-_TOLERANCE = 0.01
-
 
 def import_folder(
     path: Annotated[
@@ -40,7 +38,6 @@ def import_folder(
         str | None,
         typer.Option(help="Task to register it for, if its head fits several."),
     ] = None,
-    to: Annotated[Path | None, typer.Option(help="Also write it as a new folder.")] = None,
     home: Home = None,
     store: Store = None,
 ) -> None:
@@ -67,9 +64,6 @@ def import_folder(
     artifact = exchange.import_path(path, context, head=head, lowercase=is_uncased)
     for line in _what_it_is(artifact):
         print(line, flush=True)
-    if to is not None:
-        exchange.write_folder(artifact, to)
-        print(f"  written to {to}")
     if artifact.kind == "vocabulary":
         print(
             "next: bertsmith run --corpus 'texts/*.txt' --set "
@@ -137,22 +131,9 @@ def export_version(
     ] = None,
     form: Annotated[
         Literal["transformers", "onnx"],
-        typer.Option("--format", help="onnx: for ONNX Runtime, verified on held-out items."),
+        typer.Option("--format", help="onnx: for ONNX Runtime, compared with the model."),
     ] = "transformers",
-    quantize: Annotated[
-        Literal["int8"] | None,
-        typer.Option(help="Of ONNX: also a file with int8 weights, scored on the held-out items."),
-    ] = None,
-    tolerance: Annotated[
-        float | None,
-        typer.Option(
-            min=0.0,
-            help="How much lower the score of int8 may be. [default: 0.01]",
-            show_default=False,
-        ),
-    ] = None,
     home: Home = None,
-    store: Store = None,
 ) -> None:
     """Export a model for transformers, sentence-transformers or ONNX Runtime.
 
@@ -160,10 +141,6 @@ def export_version(
     """
     from pipelines.registry import exchange
 
-    if quantize is not None and form != "onnx":
-        raise UserError("--quantize is for ONNX files; add --format onnx")
-    if tolerance is not None and quantize is None:
-        raise UserError("--tolerance is for --quantize int8; add it, or leave --tolerance out")
     tracker = tracker_of(home)
     from pipelines.registry.opening import versioned
 
@@ -172,16 +149,7 @@ def export_version(
     if form == "onnx":
         from pipelines.registry.onnx_export import export_onnx_version
 
-        exported = export_onnx_version(
-            tracker, context_of(home, store).store, called, to,
-            pooling=pooling, quantized=quantize is not None,
-            tolerance=_TOLERANCE if tolerance is None else tolerance,
-        )  # fmt: skip
-        print(f"{to}: {exported.called} with {exported.num_parameters:,} parameters")
-        score = "" if exported.score is None else f", {exported.metric} {exported.score:.4f} here"
-        print(f"  ONNX Runtime answered {exported.items}{score}")
-        for line in exported.lines:
-            print(f"  {line}")
+        print(f"{to}: {export_onnx_version(tracker, called, to, pooling=pooling)}")
         return
     written = exchange.export_version(tracker, called, to, pooling)
     print(f"{to}: {written.called} with {written.num_parameters:,} parameters")

@@ -28,7 +28,7 @@ def fill_mask(
             f"no [MASK] in {text!r}; put it in place of a word, as in 'Returns the [MASK] of the "
             "array.'"
         )
-    with asked_model(model, home, "encoder", fills_gaps=True) as (folder, called):
+    with asked_model(model, home, "encoder") as (folder, called):
         from pipelines.inference.answers import fill
         from pipelines.registry.opening import opened
 

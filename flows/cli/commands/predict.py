@@ -11,7 +11,7 @@ import typer
 
 from flows.cli.registry import AsJson, Home, Model, asked_model, say
 from pipelines.config.errors import UserError
-from pipelines.registry.finding import ANY_TASK
+from pipelines.registry.find import ANY_TASK
 from pipelines.tasks import family_module, family_names, family_title, is_own
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ def show(home: Home = None, store: Store = None, as_json: AsJson = False) -> Non
     Example: bertsmith store
     """
     from pipelines.artifacts.inventory import take_inventory
-    from pipelines.registry.lineage import fingerprints_in_use
+    from pipelines.registry.find import fingerprints_in_use
 
     artifacts = _open(home, store)
     models = fingerprints_in_use(tracker_of(home))
@@ -74,7 +74,7 @@ def prune(
     """
     from pipelines.artifacts.inventory import take_inventory
     from pipelines.artifacts.pruning import carry_out, plan
-    from pipelines.registry.lineage import fingerprints_in_use
+    from pipelines.registry.find import fingerprints_in_use
 
     now = datetime.now(UTC)
     artifacts, tracker = _open(home, store), tracker_of(home)

@@ -16,10 +16,15 @@ from bert_core.training.state import save_model
 from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.config.versions import computing_machine
 from pipelines.recipes.registration import RegistrationSettings
-from pipelines.registry.comparison.versions import Comparison, compare_versions
-from pipelines.registry.promotion import promote_if_better
-from pipelines.registry.registration import RegisteredModel, Submission, register
-from pipelines.registry.verification import Proof, verify
+from pipelines.registry.compare import Comparison, compare_versions
+from pipelines.registry.promote import (
+    move_alias,
+    promotion_by_choice,
+    promotion_by_comparison,
+    rollback,
+)
+from pipelines.registry.prove import Proof, verify
+from pipelines.registry.register import RegisteredModel, Submission, register
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset, family_of, figures_of, read_items
 from pipelines.stages.vocabulary.stage import load_tokenizer
@@ -142,5 +147,19 @@ def compared(models: Models, model: RegisteredModel) -> Comparison:
         models.tracker, models.context.store, model.name, model.version, "champion",
         NAMES.comparison,
     )  # fmt: skip
-    promote_if_better(models.tracker, comparison, NAMES, "the test")
+    move_alias(models.tracker, promotion_by_comparison(models.tracker, comparison, NAMES))
     return comparison
+
+
+def choose(
+    models: Models, name: str, source: str, reason: str = "", alias: str = "champion"
+) -> None:
+    """What a person does with `bertsmith promote`."""
+    move_alias(
+        models.tracker, promotion_by_choice(models.tracker, name, source, "champion", reason)
+    )
+
+
+def go_back(models: Models, name: str) -> int:
+    """What a person does with `bertsmith rollback`: the version that has the alias again."""
+    return move_alias(models.tracker, rollback(models.tracker, name, "champion")).version

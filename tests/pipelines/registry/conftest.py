@@ -16,10 +16,10 @@ from bert_core.training.state import save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.config.versions import computing_machine
-from pipelines.registry.finding import DIGEST_TAG
-from pipelines.registry.registration import RegisteredModel, Submission, register
-from pipelines.registry.serving.integrity import seal
-from pipelines.registry.verification import Proof, verify
+from pipelines.registry.find import DIGEST_TAG
+from pipelines.registry.prove import Proof, verify
+from pipelines.registry.register import RegisteredModel, Submission, register
+from pipelines.registry.seal import seal
 from pipelines.stage import StageContext
 from pipelines.stages.examples.batches import ExampleReader, micro_batches
 from pipelines.stages.pretraining.figures import HeldoutExamples

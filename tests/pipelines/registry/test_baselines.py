@@ -12,10 +12,9 @@ from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
 from pipelines.artifacts.inventory import take_inventory
 from pipelines.inference.model_evaluation import evaluate_file
 from pipelines.registry.card import model_card
-from pipelines.registry.comparison import versions
-from pipelines.registry.finding import version_with_alias
+from pipelines.registry.find import version_with_alias
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
-from pipelines.stages.dataset.stage import build_dataset, read_items
+from pipelines.stages.dataset.stage import build_dataset, family_of, read_items
 from pipelines.stages.evaluation import stage as learning
 from pipelines.stages.evaluation.stage import (
     answers_in,
@@ -131,14 +130,7 @@ def test_what_a_linear_model_does_as_well_stays_a_candidate(
     assert "not better than TF-IDF: accuracy " in comparison.reason
     assert "95% interval" in comparison.reason
     assert comparison.reason.endswith("or use TF-IDF itself, which is cheaper")
-    client = models.tracker.client()
-    assert version_with_alias(client, "classifier", "champion") is None
-    from pipelines.registry.person_choice import baselines_speak_against
-
-    version = client.get_model_version("classifier", "1")
-    assert baselines_speak_against(version) == comparison.reason
-    client.set_model_version_tag("classifier", "1", "bertsmith.comparison.decision", "better")
-    assert baselines_speak_against(client.get_model_version("classifier", "1")) == ""
+    assert version_with_alias(models.tracker.client(), "classifier", "champion") is None
 
     # The baselines' figures on a file of one's own stand beside the model's.
     path = tmp_path / "more.csv"
@@ -160,7 +152,7 @@ def test_a_family_without_baselines_is_held_against_the_rest(
     models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset = labelled_texts(models, tmp_path, size=300, seed=7)
-    family = type(versions.family_of(dataset))
+    family = type(family_of(dataset))
     monkeypatch.setattr(family, "baselines", lambda self, train, heldout, encoder=None: {})
     found = build_baselines(finetuned(models, dataset, 0), dataset, models.context.store)
     assert answers_in(found) == {}

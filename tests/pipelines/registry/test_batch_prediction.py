@@ -22,7 +22,7 @@ from pipelines.inference.batch_prediction import (
 )
 from pipelines.inference.shards import LISTING
 from pipelines.inference.tables import FileTable
-from pipelines.registry.registration import RegisteredModel, Submission, register
+from pipelines.registry.register import RegisteredModel, Submission, register
 from pipelines.stage import Progress, StageContext, ignore
 from tests.integration.object_stores import BUCKET, s3_server
 from tests.pipelines.registry.conftest import Models

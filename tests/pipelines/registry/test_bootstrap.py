@@ -8,10 +8,8 @@ from mlflow.entities.model_registry import ModelVersion
 
 from pipelines.artifacts import ArtifactStore
 from pipelines.recipes.registration import ComparisonSettings
-from pipelines.registry.comparison.bootstrap import paired_bootstrap
-from pipelines.registry.comparison.evaluation import Candidate
-from pipelines.registry.comparison.pairing import compared_items
-from pipelines.registry.comparison.versions import in_words
+from pipelines.registry.bootstrap import paired_bootstrap
+from pipelines.registry.compare import Candidate, counted_items, in_words
 from pipelines.stage import StageContext
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset
@@ -105,6 +103,6 @@ def test_items_that_the_candidate_learned_itself_do_not_count(tmp_path: Path) ->
         version=ModelVersion("a", "1", 0), kind="classification", metric="eval/accuracy",
         data=data, artifact=data,
     )  # fmt: skip
-    items = compared_items(candidate, None, ComparisonSettings())
+    items = counted_items(candidate, None, context.store)
     assert [row["text"] for row in items.items.rows] == [f"unseen {n}" for n in range(5)]
     assert (items.left_out, list(items.kept)) == (3, [3, 4, 5, 6, 7])

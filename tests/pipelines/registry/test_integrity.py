@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from pipelines.config.errors import UserError
-from pipelines.registry.finding import DIGEST_TAG
+from pipelines.registry.find import DIGEST_TAG
 from pipelines.registry.opening import open_model
-from pipelines.registry.serving.integrity import SEAL_FILE, ChangedPackageError, seal, sealed_files
+from pipelines.registry.seal import SEAL_FILE, ChangedPackageError, seal, sealed_files
 from tests.pipelines.registry.conftest import Models, package_of
 
 WEIGHTS = "artifacts/model/model.safetensors"
@@ -65,6 +65,21 @@ def test_a_file_too_many_and_one_too_few_are_refused(models: Models) -> None:
     (package / CODE).unlink()
     with pytest.raises(UserError, match=f"{CODE} is missing"):
         open_model(models.tracker, model.reference)
+
+
+def test_a_link_is_refused_where_the_package_is_read_and_where_it_is_sealed(
+    models: Models, tmp_path: Path
+) -> None:
+    model = models.register(models.encoder(1))
+    package = package_of(models, model)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "__init__.py").write_text("print('linked code ran')")
+    (package / "code" / "json").symlink_to(elsewhere)  # a folder: no file of it would be hashed
+    with pytest.raises(UserError, match="code/json is a symbolic link"):
+        open_model(models.tracker, model.reference)
+    with pytest.raises(ChangedPackageError, match="is a symbolic link"):
+        seal(package)
 
 
 def test_a_package_that_is_sealed_again_is_not_what_the_registry_names(models: Models) -> None:

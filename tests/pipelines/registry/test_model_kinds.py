@@ -6,7 +6,7 @@ from bert_core.config import encoder_config
 from bert_core.inference.questions import question_of_class
 from bert_core.model.catalogue import MODELS, PretrainingModel, SequenceRegressor
 from pipelines.config.errors import UserError
-from pipelines.registry.packaging import signature_of
+from pipelines.registry.package import signature_of
 from pipelines.tasks import families_of, family, family_of_model
 from tests.pipelines.tasks.letters import CONFIG
 

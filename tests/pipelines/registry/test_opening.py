@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from bert_core.training.state import load_model
-from pipelines.config.errors import UserError
 from pipelines.registry.opening import local_model, located, open_model
 from tests.integration.object_stores import BUCKET, s3_server
 from tests.pipelines.registry.conftest import Models
@@ -51,11 +50,3 @@ def test_a_folder_of_the_same_name_is_never_a_registered_model(
         assert folder.is_relative_to(tmp_path / "files")
     with located(models.tracker, "encoder/1") as folder:  # a folder goes before a bare name
         assert folder == Path("encoder/1")
-
-
-def test_a_name_alone_is_no_candidate_that_proved_nothing(models: Models) -> None:
-    models.register(models.encoder(1))
-    with pytest.raises(UserError, match=r"version 1, has not repeated .* write encoder/1"):
-        open_model(models.tracker, "encoder")
-    models.tracker.client().set_model_version_tag("encoder", "1", "bertsmith.verified", "true")
-    assert open_model(models.tracker, "encoder")[0].head_name == "pretraining"

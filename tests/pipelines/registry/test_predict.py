@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from flows.cli.app import DONE, MISTAKE, run
-from pipelines.registry.finding import VERIFIED_TAG
+from pipelines.registry.find import VERIFIED_TAG
 from tests.pipelines.registry.conftest import Models, package_of
 
 

@@ -6,14 +6,20 @@ from pathlib import Path
 import pytest
 
 from pipelines.config.errors import UserError
-from pipelines.registry.comparison.versions import compare_versions
-from pipelines.registry.finding import DIGEST_TAG, version_with_alias
-from pipelines.registry.person_choice import moves_of
-from pipelines.registry.promotion import due_for_promotion, promote, promote_if_better, rollback
-from pipelines.registry.serving.integrity import seal
+from pipelines.registry.compare import compare_versions
+from pipelines.registry.find import version_with_alias
+from pipelines.registry.promote import awaiting_promotion, move_alias, promotion_by_comparison
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset, read_items
-from tests.pipelines.registry.classifiers import NAMES, compared, finetuned, labelled_texts, proved
+from tests.pipelines.registry.classifiers import (
+    NAMES,
+    choose,
+    compared,
+    finetuned,
+    go_back,
+    labelled_texts,
+    proved,
+)
 from tests.pipelines.registry.conftest import Models, package_of
 
 pytestmark = pytest.mark.slow  # every version answers in a process of its own
@@ -59,22 +65,14 @@ def test_better_versions_follow_each_other_and_nothing_takes_the_alias_back(
 
     again = proved(models, little, dataset)  # a cached rerun of the older recipe
     assert again.reused
-    assert due_for_promotion([again], []) == []
+    assert awaiting_promotion([again], []) == []
 
     # A person is free to choose it all the same, and to go back.
-    promote(models.tracker, "classifier", "3", "champion", "short texts", by="ann")
+    choose(models, "classifier", "3", "short texts")
     assert holder(models, "champion") == 3
-    assert rollback(models.tracker, "classifier", "champion").version == 2
-    assert holder(models, "champion") == 2
-    moves = [(move.alias, move.version, move.before, move.how)
-             for move in moves_of(models.tracker.client(), "classifier")]  # fmt: skip
-    assert moves == [
-        ("challenger", 1, None, "comparison"), ("champion", 2, None, "comparison"),
-        ("challenger", 3, 1, "comparison"), ("champion", 3, 2, "person"),
-        ("champion", 2, 3, "rollback"),
-    ]  # fmt: skip
-    with pytest.raises(UserError, match="no version of classifier had the alias"):
-        rollback(models.tracker, "classifier", "champion")
+    assert go_back(models, "classifier") == holder(models, "champion") == 2
+    with pytest.raises(UserError, match="no version had it"):
+        go_back(models, "classifier")
 
 
 def test_a_model_that_somebody_went_back_from_is_not_promoted_under_a_new_number(
@@ -83,27 +81,17 @@ def test_a_model_that_somebody_went_back_from_is_not_promoted_under_a_new_number
     dataset = labelled_texts(models, tmp_path)
     little, well = (finetuned(models, dataset, steps) for steps in (LITTLE, WELL))
     proved(models, little, dataset)
-    promote(models.tracker, "classifier", "1", "champion")
+    choose(models, "classifier", "1")
     assert compared(models, proved(models, well, dataset)).is_better
-    rollback(models.tracker, "classifier", "champion", "slow")
+    go_back(models, "classifier")
     models.tracker.client().delete_model_version("classifier", "2")
     anew = proved(models, well, dataset)  # the nightly run finds the model, and no version of it
     assert (anew.version, anew.reused) == (3, False)
     comparison = compared(models, anew)
     assert "a person rolled this model back" in comparison.reason
     assert (holder(models, "champion"), holder(models, "challenger")) == (1, 3)
-    promote(models.tracker, "classifier", "3", "champion")
+    choose(models, "classifier", "3")
     assert holder(models, "champion") == 3
-
-
-def test_below_its_twin_from_random_weights_nothing_becomes_champion(
-    models: Models, tmp_path: Path
-) -> None:
-    dataset = labelled_texts(models, tmp_path)
-    finetuned(models, dataset, LITTLE, initialization="random")  # the same: a tie is no win
-    comparison = compared(models, proved(models, finetuned(models, dataset, LITTLE), dataset))
-    assert "not better than the same budget from random weights" in comparison.reason
-    assert holder(models, "champion") is None
 
 
 def test_the_majority_class_is_counted_on_the_compared_items(
@@ -149,7 +137,7 @@ def test_items_that_the_champion_was_trained_on_do_not_count(
     few = labelled_texts(models, tmp_path, size=600)
     more = labelled_texts(models, tmp_path, size=900, split=1)
     proved(models, finetuned(models, few, 0), few)
-    promote(models.tracker, "classifier", "1", "champion")
+    choose(models, "classifier", "1")
     comparison = compared(models, proved(models, finetuned(models, more, WELL), more))
     assert comparison.left_out > 0
     assert comparison.difference is not None
@@ -169,42 +157,15 @@ def test_what_was_changed_in_the_registry_is_neither_promoted_nor_compared(
     data[-1] ^= 64
     weights.write_bytes(data)
     with pytest.raises(UserError, match=r"model\.safetensors has other bytes"):
-        promote(models.tracker, "classifier", "1", "champion")
+        choose(models, "classifier", "1")
     comparison = compare_versions(
         models.tracker, models.context.store, "classifier", 1, "champion", NAMES.comparison
     )
     assert not comparison.is_better
     assert "model.safetensors has other bytes" in comparison.reason
     with pytest.raises(UserError, match=r"model\.safetensors has other bytes"):
-        promote_if_better(models.tracker, comparison, NAMES, "the test")
-
-    # An administrator who changes the digests with it is found out by the store's artifact.
-    client, digest = models.tracker.client(), seal(package_of(models, model))
-    for tag in (DIGEST_TAG, "bertsmith.proof.digest"):
-        client.set_model_version_tag("classifier", "1", tag, digest)
-    comparison = compare_versions(
-        models.tracker, models.context.store, "classifier", 1, "champion", NAMES.comparison
-    )
-    assert "was changed in the registry: its model.safetensors has other bytes" in comparison.reason
+        move_alias(models.tracker, promotion_by_comparison(models.tracker, comparison, NAMES))
     assert holder(models, "champion") is None
-
-
-def test_a_champion_that_moved_while_it_was_compared_is_compared_again(
-    models: Models, tmp_path: Path
-) -> None:
-    dataset = labelled_texts(models, tmp_path)
-    proved(models, finetuned(models, dataset, LITTLE), dataset)
-    second = proved(models, finetuned(models, dataset, WELL), dataset)
-    comparison = compare_versions(
-        models.tracker, models.context.store, "classifier", second.version, "champion",
-        NAMES.comparison,
-    )  # fmt: skip
-    assert comparison.is_better
-    promote(models.tracker, "classifier", "1", "champion")
-    with pytest.raises(UserError, match=r"no version had .* decided, and version 1 has it now"):
-        promote_if_better(models.tracker, comparison, NAMES, "the test")
-    assert holder(models, "champion") == 1
-    assert proved(models, finetuned(models, dataset, WELL), dataset).awaits_promotion
 
 
 def test_a_run_killed_after_the_alias_moved_leaves_it(models: Models, tmp_path: Path) -> None:
@@ -221,7 +182,7 @@ def test_encoders_are_compared_by_their_loss_and_not_across_vocabularies(models:
     better, worse = (models.proved_encoder(seed, steps) for seed, steps in ((1, 40), (2, 0)))
     low = compared(models, worse)
     assert "not better than the token-frequency baseline: loss of masked tokens" in low.reason
-    promote(models.tracker, "encoder", str(worse.version), "champion")
+    choose(models, "encoder", str(worse.version))
     comparison = compare_versions(
         models.tracker, models.context.store, "encoder", better.version, "champion",
         NAMES.comparison,

@@ -1,27 +1,19 @@
 """A version in the registry: made once, mended where it broke off, its figures named truly."""
 
 import sqlite3
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from threading import Barrier
-from typing import Any
 
 import pytest
 from mlflow.exceptions import MlflowException
 
 from pipelines.artifacts import ArtifactStore
-from pipelines.registry import packaging, registration
-from pipelines.registry.listing import list_models
-from pipelines.registry.opening import located
-from pipelines.registry.packaging import logged_package, save_model_package
+from pipelines.config.errors import UserError
+from pipelines.registry.opening import located, open_model
 from pipelines.tracking.tracker import ATTEMPT_TAG
-from tests.pipelines.registry.conftest import Models
+from tests.pipelines.registry.conftest import Models, package_of
 
 
 def test_the_curve_ends_where_the_training_ended(models: Models) -> None:
@@ -37,8 +29,6 @@ def test_the_curve_ends_where_the_training_ended(models: Models) -> None:
     (logged,) = client.search_logged_models([models.tracker.experiment_id()])
     names = {metric.key for metric in logged.metrics or ()}
     assert names == {f"final/{name}" for name in artifact.statistics}
-    (row,) = list_models(models.tracker)
-    assert row.value == artifact.statistics["eval/mlm_accuracy"]
 
 
 def test_a_new_version_is_the_candidate_and_says_where_its_figures_come_from(
@@ -108,14 +98,25 @@ def assert_registered_once(models: Models) -> None:
     assert model.version == 1
     assert len(client.search_model_versions("name = 'encoder'")) == 1
     assert int(client.get_model_version_by_alias("encoder", "candidate").version) == 1
-    (logged,) = client.search_logged_models([models.tracker.experiment_id()])
+    (version,) = client.search_model_versions("name = 'encoder'")
+    logged = client.get_logged_model(version.source.removeprefix("models:/"))
     assert str(logged.status) == "READY"
-    run_id = models.tracker.find_run(artifact.fingerprint)
-    assert run_id is not None
-    assert len(client.get_metric_history(run_id, "final/eval/mlm_loss")) == 1
     assert len(logged.metrics or ()) == len(artifact.statistics)
     with located(models.tracker, "encoder@candidate") as folder:
         assert folder.is_dir()
+
+
+def test_a_damaged_package_is_repaired_as_its_message_says(models: Models) -> None:
+    artifact = models.trained(1)
+    damaged = models.register(artifact)
+    weights = package_of(models, damaged) / "artifacts" / "model" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    with pytest.raises(UserError, match="delete the version and register its model again"):
+        open_model(models.tracker, damaged.reference)
+    models.tracker.client().delete_model_version("encoder", "1")
+    repaired = models.register(artifact)
+    assert (repaired.version, repaired.reused) == (2, False)
+    open_model(models.tracker, repaired.reference)
 
 
 @contextmanager
@@ -130,80 +131,3 @@ def refused(database: Path, table: str) -> Iterator[None]:
         yield
         connection.execute("DROP TRIGGER away")
         connection.commit()
-
-
-# Both take the same tag away; MLflow's server says of the second that it was gone.
-@pytest.mark.filterwarnings("ignore:DELETE statement on table 'model_version_tags'")
-def test_a_run_that_registers_second_removes_its_version_and_its_package(
-    models: Models, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Both packages are whole before either run makes a version of its own."""
-    artifact, together = models.trained(1), Barrier(2, timeout=60)
-
-    def begun_at_once(*arguments: Any, **settings: Any) -> str:
-        together.wait()
-        return save_model_package(*arguments, **settings)
-
-    def whole_at_once(*arguments: Any) -> Any:
-        package = logged_package(*arguments)
-        together.wait()
-        return package
-
-    models.tracker.experiment_id()
-    monkeypatch.setattr(packaging, "save_model_package", begun_at_once)
-    monkeypatch.setattr(registration, "logged_package", whole_at_once)
-    with ThreadPoolExecutor(2) as pool:
-        runs = [pool.submit(models.register, artifact) for _ in range(2)]
-    assert [run.result().version for run in runs] == [1, 1]
-    assert_registered_once(models)
-    assert "dbutils" not in sys.modules  # MLflow's stand-in, for as long as a package is saved
-
-
-_REGISTERS = """
-import sys, time
-from pathlib import Path
-from pipelines.artifacts import ArtifactStore
-from pipelines.tracking.tracker import Tracker
-from pipelines.registry.registration import Submission, register
-
-store, kind, fingerprint, uri, files, waiting, go = sys.argv[1:]
-artifact = ArtifactStore(store).find(kind, fingerprint)
-tracker = Tracker(uri=uri, experiment="tests", artifact_location=files)
-submission = Submission(kind="encoder", name="encoder", alias="candidate", artifact=artifact,
-                        lineage={}, recipe_yaml="name: small")
-tracker.experiment_id()
-Path(waiting).touch()
-while not Path(go).exists():
-    time.sleep(0.01)
-model = register(submission, tracker)
-print(model.version)
-"""
-
-
-@pytest.mark.slow  # two processes import MLflow and torch
-def test_runs_that_register_one_artifact_at_once_make_one_version(
-    models: Models, tmp_path: Path
-) -> None:
-    """They share the MLflow server and nothing else, as on two machines."""
-    artifact = models.trained(1)
-    go, begun = tmp_path / "go", [tmp_path / f"waiting-{number}" for number in range(2)]
-    arguments = [models.context.store.url, artifact.kind, artifact.fingerprint,
-                 models.tracker.uri, models.tracker.artifact_location]  # fmt: skip
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", _REGISTERS, *map(str, arguments), str(waiting), str(go)],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for waiting in begun
-    ]  # fmt: skip
-    try:
-        while not all(waiting.exists() for waiting in begun):
-            assert all(process.poll() is None for process in running)
-            time.sleep(0.01)
-        go.touch()
-        said = [process.communicate(timeout=240) for process in running]
-    finally:
-        for process in running:
-            process.kill()
-    assert [out.strip() for out, _ in said] == ["1", "1"], said
-    assert_registered_once(models)

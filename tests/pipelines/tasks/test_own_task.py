@@ -23,7 +23,7 @@ from pipelines.artifacts import ArtifactStore
 from pipelines.config.errors import UserError
 from pipelines.inference.answers import check_rows
 from pipelines.registry.opening import local_model
-from pipelines.registry.packaging import signature_of
+from pipelines.registry.package import signature_of
 from pipelines.stage import StageContext
 from pipelines.stages.dataset.items import check_inputs
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile

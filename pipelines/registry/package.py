@@ -1,12 +1,9 @@
-"""A model as MLflow keeps it: weights, tokenizer, serving code, signature and an example.
-
-The package is one of MLflow's logged models: a complete one is reused, else one is made.
-"""
+"""A model as MLflow keeps it: weights, tokenizer, serving code, signature and an example."""
 
 import shutil
 import tempfile
-import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -25,22 +22,12 @@ from bert_core.inference.questions import Question
 from bert_core.model.rows import CODE_FILE
 from bert_core.training.state import CONFIG_FILE, WEIGHTS_FILE
 from pipelines.artifacts import Artifact
-from pipelines.registry import serving
+from pipelines.registry import seal
 from pipelines.registry.card import question_of
-from pipelines.registry.finding import (
-    CODE_TAG,
-    DIGEST_TAG,
-    KIND_TAG,
-    REGISTERED_AS_TAG,
-    REQUIREMENTS_TAG,
-)
-from pipelines.registry.serving import integrity
-from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
+from pipelines.registry.find import DIGEST_TAG
+from pipelines.tracking.tracker import Tracker
 
 _REQUIREMENTS = ("torch", "numpy", "safetensors", "tokenizers", "pandas", "mlflow")
-# Saving runs the served code once, with MLflow's mock of `dbutils` in `sys.modules`: of two
-# threads that save at once, one would leave the other's mock there for good.
-_SAVING = threading.Lock()
 # How MLflow calls what a column holds.
 _TYPES: Final[Mapping[Any, DataType | Array]] = {
     str: DataType.string, int: DataType.long, float: DataType.double,
@@ -53,54 +40,29 @@ def declared_requirements() -> list[str]:
     return [f"{name}=={_public(version(name))}" for name in _REQUIREMENTS]
 
 
-def logged_package(
+def log_package(
     kind: str,
-    name: str,
     artifact: Artifact,
     run_id: str,
     tags: Mapping[str, str],
     tracker: Tracker,
     client: MlflowClient,
 ) -> LoggedModel:
-    """The package in MLflow: a complete one of an earlier run, or a new one.
-
-    An incomplete one may still be being written by another run: it is not touched.
-    """
-    experiment_id = tracker.experiment_id()
-    same = _with_tags(tags, (FINGERPRINT_TAG, KIND_TAG, CODE_TAG, REQUIREMENTS_TAG))
-    left = client.search_logged_models([experiment_id], same)
-    whole = next((model for model in left if model.status == "READY"), None)
-    if whole is not None:
-        return whole
+    """A new package in MLflow; one that could not be stored whole is deleted again."""
     logged = client.create_logged_model(
-        experiment_id,
-        name=kind,
-        source_run_id=run_id,
-        tags={**tags, REGISTERED_AS_TAG: name},
-        model_type=kind,
+        tracker.experiment_id(), name=kind, source_run_id=run_id, tags=dict(tags), model_type=kind
     )
-    with tempfile.TemporaryDirectory(prefix="bertsmith-model-") as scratch:
-        package = Path(scratch) / "package"
-        digest = save_model_package(package, kind, artifact, metadata=tags)
-        client.log_model_artifacts(logged.model_id, str(package))
+    try:
+        with tempfile.TemporaryDirectory(prefix="bertsmith-model-") as scratch:
+            package = Path(scratch) / "package"
+            digest = save_model_package(package, kind, artifact, metadata=tags)
+            client.log_model_artifacts(logged.model_id, str(package))
         client.set_logged_model_tags(logged.model_id, {DIGEST_TAG: digest})
-    return client.finalize_logged_model(logged.model_id, "READY")
-
-
-def clear_half_made(name: str, fingerprint: str, tracker: Tracker, client: MlflowClient) -> None:
-    """Remove incomplete packages of a version that exists now.
-
-    They are left by interrupted runs, or being written by another run, which then uses the version.
-    """
-    tags = {FINGERPRINT_TAG: fingerprint, REGISTERED_AS_TAG: name}
-    for model in client.search_logged_models([tracker.experiment_id()], _with_tags(tags, tags)):
-        if model.status != "READY":
-            client.delete_logged_model(model.model_id)
-
-
-def _with_tags(tags: Mapping[str, str], names: Iterable[str]) -> str:
-    """The filter by which MLflow finds what carries these tags."""
-    return " AND ".join(f"tags.`{name}` = '{tags[name]}'" for name in names)
+        return client.finalize_logged_model(logged.model_id, "READY")
+    except Exception:
+        with suppress(Exception):  # the first error is the one to tell
+            client.delete_logged_model(logged.model_id)
+        raise
 
 
 def save_model_package(
@@ -115,21 +77,18 @@ def save_model_package(
         model = Path(scratch) / "model"
         _copy_model_files(model, artifact)
         question = question_of(kind, artifact)
-        with _SAVING:
-            mlflow.pyfunc.save_model(
-                str(target),
-                python_model=str(Path(serving.__file__).parent / "served_model.py"),
-                artifacts={"model": str(model)},
-                code_paths=[_clean_copy(Path(bert_core.__file__).parent, Path(scratch))],
-                signature=signature_of(question),
-                input_example=pd.DataFrame(
-                    {name: [value] for name, value in question.example.items()}
-                ),
-                pip_requirements=declared_requirements(),
-                metadata=dict(metadata),
-            )
-    shutil.copyfile(integrity.__file__, target / Path(integrity.__file__).name)
-    return integrity.seal(target)
+        mlflow.pyfunc.save_model(
+            str(target),
+            python_model=str(Path(seal.__file__).with_name("served_model.py")),
+            artifacts={"model": str(model)},
+            code_paths=[_clean_copy(Path(bert_core.__file__).parent, Path(scratch))],
+            signature=signature_of(question),
+            input_example=pd.DataFrame({name: [cell] for name, cell in question.example.items()}),
+            pip_requirements=declared_requirements(),
+            metadata=dict(metadata),
+        )
+    shutil.copyfile(seal.__file__, target / Path(seal.__file__).name)
+    return seal.seal(target)
 
 
 def signature_of(question: Question) -> ModelSignature:

@@ -25,12 +25,11 @@ def _refuse_changed_package() -> None:
     """Raise ChangedPackageError where this file's package is not the one that was sealed."""
     if not (_FOLDER / "MLmodel").is_file():
         return  # it is being packed
-    spec = importlib.util.spec_from_file_location("package_integrity", _FOLDER / "integrity.py")
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{_FOLDER / 'integrity.py'} must say what the package's files hash to")
-    integrity = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(integrity)
-    integrity.sealed_files(_FOLDER)
+    spec = importlib.util.spec_from_file_location("package_seal", _FOLDER / "seal.py")
+    assert spec is not None and spec.loader is not None
+    seal = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(seal)
+    seal.sealed_files(_FOLDER)
 
 
 @contextmanager
@@ -73,19 +72,24 @@ class ServedModel(PythonModel):
         answered.
         """
         question = question_of(self.model)
-        columns = {
-            name: [
-                None if value is None or value is pd.NA else value for value in model_input[name]
-            ]
-            for name in (*question.columns, *question.optional)
-            if name in model_input
-            and not (name in question.optional and model_input[name].isna().all())
-        }
         try:
+            columns = {
+                name: [_cell(value) for value in model_input[name]]
+                for name in (*question.columns, *question.optional)
+                if name in model_input
+                and not (name in question.optional and model_input[name].isna().all())
+            }
             answers = answer_table(self.model, self.tokenizer, columns)
         except ValueError as error:
             raise MlflowException(str(error), error_code=INVALID_PARAMETER_VALUE) from error
         return pd.DataFrame({name: _plain(values) for name, values in answers.items()})
+
+
+def _cell(value: Any) -> Any:
+    """Bytes as the text that they are in UTF-8; raises ValueError where they are none."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8")
+    return None if value is None or value is pd.NA else value
 
 
 def _plain(values: list[Any]) -> list[Any]:

@@ -15,7 +15,7 @@ from pipelines.config.errors import redacted
 from pipelines.config.versions import code_version
 from pipelines.recipes.files import flattened
 from pipelines.registry.card import model_card, question_of
-from pipelines.registry.finding import (
+from pipelines.registry.find import (
     CANDIDATE,
     CODE_TAG,
     DIGEST_TAG,
@@ -28,7 +28,7 @@ from pipelines.registry.finding import (
     entries,
     versions_of,
 )
-from pipelines.registry.packaging import clear_half_made, declared_requirements, logged_package
+from pipelines.registry.package import declared_requirements, log_package
 from pipelines.tracking.tracker import COMPUTED_ON_TAG, FINGERPRINT_TAG, Tracker, final
 from pipelines.training.imported_models import IMPORTED
 from pipelines.training.runs import numbers
@@ -83,23 +83,24 @@ def register(submission: Submission, tracker: Tracker) -> RegisteredModel:
     client = tracker.client()
     artifact, name = submission.artifact, submission.name
     metrics = numbers(artifact.statistics)
-    version = find_version(client, name, artifact.fingerprint)
+    version = _version_of(client, name, artifact.fingerprint)
     reused = version is not None
     if version is None:
-        version = _created_once(submission, metrics, tracker, client)
+        version = _create_version(submission, metrics, tracker, client)
+    number = str(version.version)
     if version.tags.get(OWED_TAG) == CANDIDATE:
         card = model_card(
-            submission.kind, _what(submission), f"{name}/{version.version}", artifact,
+            submission.kind, _description(submission), f"{name}/{number}", artifact,
             submission.lineage, submission.evaluation,
         )  # fmt: skip
-        client.update_model_version(name, str(version.version), card)
-        _give_alias(client, name, submission.alias, str(version.version))
-        client.delete_model_version_tag(name, str(version.version), OWED_TAG)
+        client.update_model_version(name, number, card)
+        client.set_registered_model_alias(name, submission.alias, number)
+        client.delete_model_version_tag(name, number, OWED_TAG)
     is_verified = version.tags.get(VERIFIED_TAG) == "true"
     return RegisteredModel(
         kind=submission.kind,
         name=name,
-        version=int(version.version),
+        version=int(number),
         run_id=version.run_id or "",
         fingerprint=artifact.fingerprint,
         metrics=metrics,
@@ -109,49 +110,10 @@ def register(submission: Submission, tracker: Tracker) -> RegisteredModel:
     )
 
 
-def find_version(client: MlflowClient, name: str, fingerprint: str) -> ModelVersion | None:
-    """The first version of `name` that was made from the artifact `fingerprint`.
-
-    Of two runs that register it at once, the second deletes its own: see `_created_once`.
-    """
-    found = versions_of(client, name, f"tags.`{FINGERPRINT_TAG}` = '{fingerprint}'")
-    return min(found, key=lambda version: int(version.version), default=None)
-
-
-def _created_once(
-    submission: Submission, metrics: Mapping[str, float], tracker: Tracker, client: MlflowClient
-) -> ModelVersion:
-    """A new version, or the one that another run registered of this artifact meanwhile.
-
-    MLflow has no "create if absent". But it numbers the versions of a name in the order in which
-    they become visible: of several created at once all see the first, which stays; a run that
-    created another deletes it and uses the first.
-    """
-    name, fingerprint = submission.name, submission.artifact.fingerprint
-    try:
-        created = _create_version(submission, metrics, tracker, client)
-    except MlflowException:
-        # Another run may have finished first, and cleared away what this one had half made.
-        if (first := find_version(client, name, fingerprint)) is None:
-            raise
-        return first
-    first = find_version(client, name, fingerprint)
-    if first is not None and int(first.version) < int(created.version):
-        client.delete_model_version(name, str(created.version))
-        if created.source != first.source:  # else both found the package that an earlier try left
-            client.delete_logged_model(str(created.source).removeprefix(REGISTERED))
-        return first
-    clear_half_made(name, fingerprint, tracker, client)
-    return created
-
-
-def _give_alias(client: MlflowClient, name: str, alias: str, version: str) -> None:
-    try:
-        client.set_registered_model_alias(name, alias, version)
-    except MlflowException:
-        # MLflow's store refuses the second of two that give it at the same moment.
-        if str(client.get_model_version_by_alias(name, alias).version) != version:
-            raise
+def _version_of(client: MlflowClient, name: str, fingerprint: str) -> ModelVersion | None:
+    """The first version of `name` that was made from the artifact `fingerprint`."""
+    versions = versions_of(client, name, f"tags.`{FINGERPRINT_TAG}` = '{fingerprint}'")
+    return min(versions, key=lambda version: int(version.version), default=None)
 
 
 def _create_version(
@@ -162,21 +124,17 @@ def _create_version(
     tracker.set_tags(run_id, tags)
     tracker.log_text(run_id, redacted(submission.recipe_yaml), "recipe.yaml")
     tracker.log_params(run_id, recipe_values(submission.recipe_yaml))
-    logged = logged_package(
-        submission.kind, submission.name, submission.artifact, run_id, tags, tracker, client
-    )
+    logged = log_package(submission.kind, submission.artifact, run_id, tags, tracker, client)
     run = client.get_run(run_id)
     # As the run has them already, to the millisecond: a figure is there once.
     moment = run.info.end_time or logged.creation_timestamp
-    client.log_batch(
-        run_id,
-        [
-            Metric(final(key), value, moment, 0, model_id=logged.model_id)
-            for key, value in metrics.items()
-        ],
-    )
+    points = [
+        Metric(final(key), value, moment, 0, model_id=logged.model_id)
+        for key, value in metrics.items()
+    ]
+    client.log_batch(run_id, points)
     machine = entries(COMPUTED_ON_TAG, run.data.tags)
-    _ensure_name(client, submission.name, _what(submission))
+    _ensure_name(client, submission.name, _description(submission))
     return client.create_model_version(
         submission.name,
         source=f"{REGISTERED}{logged.model_id}",
@@ -191,7 +149,7 @@ def _create_version(
     )
 
 
-def _what(submission: Submission) -> str:
+def _description(submission: Submission) -> str:
     kind, question = submission.kind, question_of(submission.kind, submission.artifact)
     of_task = f"model for {kind.replace('_', ' ')}"
     what = "encoder pretrained from raw text" if kind == "encoder" else of_task
@@ -211,8 +169,8 @@ def _run_of(submission: Submission, metrics: Mapping[str, float], tracker: Track
     artifact, fingerprint = submission.artifact, submission.artifact.fingerprint
     run_id = tracker.find_run(fingerprint, artifact.manifest.attempt)
     if run_id is None:
-        what = "import" if artifact.kind == IMPORTED else submission.kind
-        run_id = tracker.create_run(f"{what}-{fingerprint[:8]}", fingerprint, {}, {})
+        kind = "import" if artifact.kind == IMPORTED else submission.kind
+        run_id = tracker.create_run(f"{kind}-{fingerprint[:8]}", fingerprint, {}, {})
         tracker.finish(run_id, metrics, computed_on=artifact.statistics.get("computed_on"))
     return run_id
 

@@ -63,6 +63,8 @@ def _hashes(package: Path) -> dict[str, str]:
     hashes = {}
     for path in sorted(package.rglob("*")):
         name = path.relative_to(package)
+        if path.is_symlink():  # what it leads to may change, and a linked folder is not walked
+            raise ChangedPackageError(_sentence(package, str(name), "is a symbolic link"))
         if path.is_file() and _BYTECODE not in name.parts and str(name) not in _NOT_SEALED:
             with path.open("rb") as file:
                 hashes[name.as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()

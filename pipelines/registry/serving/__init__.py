@@ -1,1 +1,0 @@
-"""What runs where a registered model is served: MLflow models that need `bert_core` alone."""

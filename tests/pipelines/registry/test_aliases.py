@@ -1,0 +1,198 @@
+"""A person promotes and goes back, and what the registry tells of it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
+
+from flows.cli.app import DONE, MISTAKE, run
+from pipelines.config.errors import UserError
+from pipelines.registry.find import COMPARISON_TAG, VERIFIED_TAG
+from pipelines.registry.lineage import lineage_lines
+from pipelines.registry.promote import Promotion, move_alias, rollback
+from pipelines.tracking.tracker import FINGERPRINT_TAG
+from pipelines.training.imported_models import import_folder
+from tests.pipelines.registry.classifiers import choose, go_back
+from tests.pipelines.registry.conftest import Models
+
+
+@pytest.fixture
+def home(models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home with the registry of the tests."""
+    monkeypatch.setenv("BERTSMITH_HOME", str(tmp_path))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "")
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def three(models: Models, home: Path) -> Models:
+    """A registry whose versions 1, 2 and 3 became champion one after the other."""
+    for number in (1, 2, 3):
+        models.register(models.encoder(number))
+        tag(models, str(number), VERIFIED_TAG, "true")
+        choose(models, "encoder", str(number), f"reason {number}")
+    return models
+
+
+def tag(models: Models, number: str, key: str, value: str) -> None:
+    models.tracker.client().set_model_version_tag("encoder", number, key, value)
+
+
+def champion(models: Models) -> int:
+    client = models.tracker.client()
+    return int(client.get_model_version_by_alias("encoder", "champion").version)
+
+
+def nothing_began(home: Path) -> bool:
+    """No Prefect API, hence no flow run that could be left failed."""
+    return not (home / "logs").exists()
+
+
+def test_it_goes_back_one_after_the_other_and_a_new_champion_to_the_one_that_was_kept(
+    three: Models,
+) -> None:
+    assert [go_back(three, "encoder"), go_back(three, "encoder")] == [2, 1]
+    with pytest.raises(UserError, match="no version had it"):
+        go_back(three, "encoder")
+    choose(three, "encoder", "3")
+    assert go_back(three, "encoder") == 1
+
+
+def test_a_version_before_that_was_deleted_is_named(three: Models) -> None:
+    three.tracker.client().delete_model_version("encoder", "2")
+    with pytest.raises(UserError, match=r"version 2 had it and was deleted .*promote encoder"):
+        go_back(three, "encoder")
+    assert champion(three) == 3
+
+
+@pytest.mark.parametrize("lost", ["the answer", "the request"])
+def test_a_rollback_that_is_tried_again_goes_back_once(
+    three: Models, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    set_alias = MlflowClient.set_registered_model_alias
+
+    def lose(client: MlflowClient, *arguments: str) -> None:
+        if lost == "the answer":
+            set_alias(client, *arguments)
+        raise MlflowException("no connection")
+
+    decision = rollback(three.tracker, "encoder", "champion")
+    with monkeypatch.context() as patched, pytest.raises(MlflowException):
+        patched.setattr(MlflowClient, "set_registered_model_alias", lose)
+        move_alias(three.tracker, decision)
+    move_alias(three.tracker, decision)
+    assert champion(three) == 2
+
+
+def test_what_cannot_be_done_is_refused_before_anything_begins(
+    three: Models, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    three.register(three.encoder(4))
+    for command, sentence in (
+        (["rollback", "encoder", "--alias", "latest"], "keeps `latest` and numbers"),
+        (["rollback", "nobody"], "no version of nobody has the alias"),
+        (["promote", "encoder", "--version", "9"], "no model 'encoder' with"),
+        (["promote", "encoder", "--version", "4"], "has not repeated its logged accuracy"),
+        (["promote", "encoder", "--to", "v3"], "keeps `latest` and numbers"),
+    ):
+        assert run(command) == MISTAKE
+        assert sentence in capsys.readouterr().err
+    assert nothing_began(home)
+
+
+def test_what_speaks_against_a_version_is_told_and_a_person_decides(
+    three: Models, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reason = "not better than TF-IDF: accuracy 0.5890 against 0.7960; try more labels"
+    tag(three, "2", f"{COMPARISON_TAG}.reason", reason)
+    moved = Promotion(name="encoder", alias="champion", version=2, previous_version=3)
+    monkeypatch.setattr("flows.cli.commands.promotion._run", lambda *given: moved)
+    assert run(["promote", "encoder", "--version", "2"]) == DONE
+    assert capsys.readouterr().out == (
+        f"On record: {reason}.\nencoder@champion is version 2, before it was 3\n"
+    )
+
+
+@pytest.mark.slow
+def test_promote_and_rollback_as_flows(three: Models) -> None:
+    """With a Prefect API of their own each time."""
+    assert run(["promote", "encoder", "--version", "1", "--because", "it is old"]) == DONE
+    assert champion(three) == 1
+    assert run(["rollback", "encoder"]) == DONE
+    assert champion(three) == 3
+
+
+def test_models_lists_versions_and_says_why_one_is_champion(
+    three: Models, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tag(three, "2", f"{COMPARISON_TAG}.reason", "not better than models:/encoder/1")
+    assert run(["models"]) == DONE
+    said = capsys.readouterr().out
+    for words in (
+        "encoder  version 3   @candidate, @champion", "champion: reason 3",
+        "not better than models:/encoder/1",
+    ):  # fmt: skip
+        assert words in said
+    assert run(["models", "--json"]) == DONE
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["version"] for row in rows] == [3, 2, 1]
+    assert rows[0]["promoted"] == {"champion": "reason 3"}
+
+
+def test_one_model_is_shown_in_full(models: Models, home: Path, capsys: pytest.CaptureFixture[str]):
+    models.register(models.encoder(1))
+    tag(models, "1", "bertsmith.proof.reproduced", "0.25")
+    store = ["--store", models.context.store.url]
+    assert run(["models", "encoder/1", *store]) == DONE
+    said = capsys.readouterr().out
+    fingerprint = models.encoder(1).fingerprint
+    for words in (
+        "models:/encoder/1  @candidate", "proof.reproduced: 0.25", f" {fingerprint}\n",
+        "    seed: 1",
+    ):  # fmt: skip
+        assert words in said
+    assert run(["models", "encoder/1", "--json", *store]) == DONE
+    assert json.loads(capsys.readouterr().out)["tags"]["fingerprint"] == fingerprint
+    assert run(["models", "encoder/9", *store]) == MISTAKE
+
+
+def test_the_lineage_goes_down_to_the_bytes_that_came_from_outside(models: Models) -> None:
+    store, examples = models.context.store, models.examples
+    lines = lineage_lines("examples", examples.fingerprint, store)
+    assert lines[0] == f"examples {examples.fingerprint}"
+    assert "  max_tokens: 64" in lines
+    assert any(line.startswith("  corpus ") for line in lines)
+    assert any(line.startswith("    text ") for line in lines)
+    assert any(line.endswith(", see above") for line in lines)  # the vocabulary's corpus
+    gone = lineage_lines("examples", "0" * 32, store)
+    assert gone == [f"examples {'0' * 32}: not in the store {store.url}"]
+    imported = import_folder(models.encoder(1).local_folder(), models.context, source="theirs")
+    for name in ("encoder", "finetuned", "went_on_from"):  # whatever its reader calls it
+        first = lineage_lines(name, imported.fingerprint, store)[0]
+        assert first == f"imported_model {imported.fingerprint}"
+
+
+def test_a_repeated_import_names_the_alias_that_its_version_has_now(
+    models: Models, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, client = models.encoder(1).local_folder(), models.tracker.client()
+    imported = import_folder(folder, models.context, source="theirs")
+    client.create_registered_model("theirs")
+    known = {FINGERPRINT_TAG: imported.fingerprint, VERIFIED_TAG: "true"}
+    for tags in (known, {}):  # the second version is of something else
+        client.create_model_version("theirs", source=str(home), tags=tags)
+    command = ["import", str(folder), "--name", "theirs", "--store", models.context.store.url]
+    for aliases, held, called in (
+        ({"champion": "2", "candidate": "2"}, "", "theirs/1"),
+        ({"candidate": "1"}, "; candidate", "theirs@candidate"),
+        ({"champion": "1"}, "; champion", "theirs@champion"),
+    ):
+        for alias, number in aliases.items():
+            client.set_registered_model_alias("theirs", alias, number)
+        assert run(command) == DONE
+        said = capsys.readouterr().out
+        assert f"models:/theirs/1, loaded in a fresh process, was registered before{held}\n" in said
+        assert f"finetune --encoder models:/{called} --labels" in said
