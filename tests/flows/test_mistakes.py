@@ -124,10 +124,6 @@ CASES = {
         "has no verified model of the kind tagging",
     ),
     "predict to a folder without a batch": (["predict", "a", "--to", "{here}/out"], "--batch"),
-    "models with an option in the wrong place": (
-        ["models", "--json", "lineage", "a"],
-        "give --home and --json after lineage",
-    ),
     "evaluate no model": (
         ["evaluate", "--model", "{here}", "--labels", "{here}/rows.csv"],
         "{here} has no config.json",
