@@ -9,7 +9,7 @@ from pydantic import Field
 from flows.reporting.progress import ProgressReporter
 from flows.reporting.publishing import costing_the_page_alone
 from flows.run import network_task
-from flows.stopping import cancel_if_stopped, enter_flow, flow_in_progress, wait_for_last_try
+from flows.stopping import cancel_if_stopped, enter_flow, flow_in_progress
 from pipelines.artifacts import Artifact
 from pipelines.config.errors import redacted
 from pipelines.config.runtime import RuntimeSettings
@@ -47,7 +47,6 @@ def batch_prediction(recipe: BatchPredictionRecipe = _DEFAULT) -> Artifact:
     settings = BatchSettings(**recipe.model_dump(exclude={"runtime"}))
     with flow_in_progress(), ProgressReporter("batch-prediction") as progress:
         context = open_context(recipe.runtime, observe=progress.observe)
-        wait_for_last_try(context.store, progress.note)
         task = network_task(build_predictions).with_options(
             task_run_name=f"answers of {recipe.model}"
         )

@@ -29,7 +29,7 @@ from flows.reporting.publishing import (
     publish_report,
 )
 from flows.reporting.run_report import RunReport, StageRecord
-from flows.stopping import enter_flow, flow_in_progress, wait_for_last_try
+from flows.stopping import enter_flow, flow_in_progress
 from pipelines.artifacts import Artifact
 from pipelines.config.errors import first_line, redacted, without_secrets
 from pipelines.recipes.connections import (
@@ -165,7 +165,6 @@ def started_run(
             recipe=recipe, context=context, report=report, progress=progress, sampler=sampler,
             parent=parent,
         )  # fmt: skip
-        wait_for_last_try(context.store, progress.note)
         for sentence in deliver_kept(context.store, run.tracker):
             progress.note(sentence)
         try:

@@ -12,19 +12,16 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 from filelock import FileLock, Timeout
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun
 
-    from pipelines.artifacts import ArtifactStore
 
 _SAME_STOP_SECONDS = 1.0
 _KILL_SECONDS = 30.0  # after which Prefect kills a process that it asked to stop
@@ -140,35 +137,3 @@ def cancel_if_stopped(flow: Any, flow_run: "FlowRun", state: Any) -> None:
     message = "Stopped. Run it again to resume."
     with get_client(sync_client=True) as client:
         client.set_flow_run_state(flow_run.id, Cancelled(message=message), force=True)
-
-
-def wait_for_last_try(store: "ArtifactStore", note: Callable[[str], None]) -> None:
-    """Wait, at most 100 s, until the previous process cannot hold a claim any more.
-
-    Prefect schedules a run again before its process has ended. On an object store the next process
-    would take the claim for another builder's, and start over.
-    """
-    from prefect.runtime import flow_run
-
-    if store.is_local or flow_run.run_count < 2:
-        return
-    seconds = seconds_to_wait(UUID(flow_run.id), datetime.now(UTC))
-    if seconds > 0:
-        note(f"waiting {seconds:.0f} s: the process of the last try may still be saving")
-        time.sleep(seconds)
-
-
-def seconds_to_wait(flow_run_id: UUID, now: datetime) -> float:
-    """How long the previous process may still hold a claim; 0 on the first try."""
-    from prefect.client.orchestration import get_client
-
-    from pipelines.artifacts.claims import LEASE_SECONDS
-
-    with get_client(sync_client=True) as client:
-        states = client.read_flow_run_states(flow_run_id)
-    asked = [state.timestamp for state in states if state.name == "AwaitingRetry"]
-    if not asked:
-        return 0.0
-    most = _KILL_SECONDS + LEASE_SECONDS + _CLOCKS_SECONDS
-    over = max(asked) + timedelta(seconds=most)
-    return min(max(0.0, (over - now).total_seconds()), most)  # whatever this machine's clock says

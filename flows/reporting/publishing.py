@@ -158,7 +158,7 @@ def _run_pages(report: RunReport, tracker: Tracker) -> tuple[dict[str, str], lis
             if record.artifact is None:
                 continue
             fingerprint = record.artifact.fingerprint
-            run_id = tracker.find_run(fingerprint, record.artifact.manifest.attempt)
+            run_id = tracker.find_run(fingerprint)
             page = mlflow_page(tracker.uri, f"experiments/{experiment_id}/runs/{run_id}")
             if run_id and page is not None:
                 found[fingerprint] = page

@@ -23,6 +23,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)  # of a disk, of a quota
 # For an S3 store that is busy or unreachable: twelve tries wait a minute or more, where the
 # client's own five may give up after ten seconds.
 _PATIENCE = {"retries": {"mode": "standard", "max_attempts": 12}}
+_PATTERN_CHARACTERS = "*?["
 
 
 def open_store(url: str, *, is_patient: bool) -> tuple[AbstractFileSystem, str]:
@@ -30,11 +31,13 @@ def open_store(url: str, *, is_patient: bool) -> tuple[AbstractFileSystem, str]:
 
     On S3 it waits a minute or more for a store that is busy, unless `is_patient` is false or
     AWS_MAX_ATTEMPTS or AWS_RETRY_MODE say what to do. Raises UserError where the protocol is
-    unknown, its package is missing, or a local path cannot be a folder.
+    unknown, its package is missing, the name is a pattern, or a local path cannot be a folder.
     """
+    is_s3 = url.startswith(("s3://", "s3a://"))
+    is_configured = os.environ.get("AWS_MAX_ATTEMPTS") or os.environ.get("AWS_RETRY_MODE")
+    options = {"config_kwargs": _PATIENCE} if is_s3 and is_patient and not is_configured else {}
     try:
         # A cached listing would hide what other processes have written since.
-        options = {"config_kwargs": _PATIENCE} if is_patient and _takes_patience(url) else {}
         filesystem, root = url_to_fs(url, use_listings_cache=False, **options)
     except ImportError as error:
         raise UserError(
@@ -48,23 +51,18 @@ def open_store(url: str, *, is_patient: bool) -> tuple[AbstractFileSystem, str]:
         ) from None
     root = root.rstrip("/")
     if isinstance(filesystem, LocalFileSystem):
-        _check_is_folder(Path(root))
+        if not (nearest := nearest_existing(Path(root))).is_dir():
+            raise UserError(
+                f"the store cannot be written: {nearest} is a file; choose another store"
+            )
     elif not root.strip("/"):
         raise UserError(f"the store {url} names no bucket; write for example s3://bucket/prefix")
+    elif any(character in url for character in _PATTERN_CHARACTERS):
+        raise UserError(
+            f"the store {url} has one of {' '.join(_PATTERN_CHARACTERS)} in its name, which object "
+            "stores read as a pattern for other names; choose a store without them"
+        )
     return filesystem, root
-
-
-def _takes_patience(url: str) -> bool:
-    is_configured = os.environ.get("AWS_MAX_ATTEMPTS") or os.environ.get("AWS_RETRY_MODE")
-    return url.startswith(("s3://", "s3a://")) and not is_configured
-
-
-def _check_is_folder(root: Path) -> None:
-    for path in (root, *root.parents):
-        if path.is_dir():
-            return
-        if path.exists():
-            raise UserError(f"the store cannot be written: {path} is a file; choose another store")
 
 
 @contextmanager
@@ -93,15 +91,6 @@ def full_disk_explained(what: str, place: object) -> Iterator[None]:
         ) from error
 
 
-def names_in(filesystem: AbstractFileSystem, folder: str) -> list[str]:
-    """Sorted names of the entries of `folder`; none if there is no such folder."""
-    try:
-        entries = filesystem.ls(folder, detail=False)
-    except FileNotFoundError:
-        return []
-    return sorted(name for entry in entries if (name := entry.rstrip("/").rpartition("/")[2]))
-
-
 def store_errors() -> tuple[type[Exception], ...]:
     """What a failing store may raise; errors of its client are not always OSError."""
     clients = (("botocore.exceptions", "BotoCoreError"), ("aiohttp", "ClientError"))
@@ -124,61 +113,74 @@ def is_away(error: object) -> bool:
 
 
 def lacks_credentials(error: Exception) -> bool:
+    """Whether the S3 client found no credentials, or not all of them."""
     name = type(error).__name__
     return name in ("NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError")
 
 
 def _reason(error: Exception) -> str | None:
-    name = type(error).__name__
+    """Why the store cannot be used; None where the error is an answer, or is not understood."""
     if lacks_credentials(error):
         return NO_CREDENTIALS
     if isinstance(error, PermissionError):
         return f"access was denied ({first_line(error)}); check the credentials and its rights"
-    if isinstance(error, FileNotFoundError | NotADirectoryError):
-        if "bucket" not in str(error).lower():
-            return None  # an answer
+    if _s3_code(error) == "NoSuchBucket":
         return f"its bucket is not there ({first_line(error)}); create it or choose another"
-    if name in ("EndpointConnectionError", "ConnectTimeoutError", "ConnectionClosedError"):
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return None
+    if is_away(error) or type(error).__module__.partition(".")[0] in ("aiohttp", "requests"):
         return f"no server answers ({first_line(error)}); check AWS_ENDPOINT_URL and the network"
-    if type(error).__module__.partition(".")[0] in ("aiohttp", "requests"):
-        return f"its server does not answer ({first_line(error)}); check address and network"
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}; choose another store"
     return None
 
 
-_TRIES = 5
-_PAUSE_SECONDS = 0.2
+def _s3_code(error: Exception) -> str:
+    """The error code that S3 answered with; empty for any other error."""
+    response = getattr(error.__cause__, "response", None) or {}
+    return str(response.get("Error", {}).get("Code", ""))
+
+
+def names_in(filesystem: AbstractFileSystem, folder: str) -> list[str]:
+    """Sorted names of the entries of `folder`; none if there is no such folder."""
+    try:
+        entries = filesystem.ls(folder, detail=False)
+    except FileNotFoundError:
+        return []
+    return sorted(name for entry in entries if (name := entry.rstrip("/").rpartition("/")[2]))
+
+
+def remove(filesystem: AbstractFileSystem, path: str) -> None:
+    """Remove `path` and everything below it, if it is still there."""
+    try:
+        filesystem.rm(path, recursive=True)
+    except FileNotFoundError:
+        return
 
 
 def create_only(filesystem: AbstractFileSystem, path: str, data: bytes) -> bool:
-    """Create `path`; False if it exists already.
+    """Create `path`; False if it exists already with other contents.
 
     The store decides (`If-None-Match: *` on S3, its equivalent elsewhere). In a store without such
     a condition the check comes before the write.
     """
-    for tries_left in reversed(range(_TRIES)):
+    for pause_seconds in (0.2, 0.4, 0.8, 0.0):
         try:
             filesystem.pipe_file(path, data, mode="create")
-        except FileExistsError:
-            return _is_ours(filesystem, path, data)
         except OSError as error:
-            if filesystem.exists(path):  # stores name the refused condition in different ways
-                return _is_ours(filesystem, path, data)
+            # Stores name the refused condition in different ways. What is there may be our own
+            # write: a client that lost the answer tries again.
+            if filesystem.exists(path):
+                return bool(filesystem.cat_file(path) == data)
             if error.errno == errno.ENOSYS:
                 filesystem.pipe_file(path, data)
                 return True
-            if not tries_left:
+            if not pause_seconds:
                 raise
-            time.sleep(_PAUSE_SECONDS)  # two writers at the same instant: S3 refuses both
+            time.sleep(pause_seconds)  # two writers at the same instant: S3 refuses both
         else:
             return True
     raise AssertionError("the last try returns or raises")
-
-
-def _is_ours(filesystem: AbstractFileSystem, path: str, data: bytes) -> bool:
-    """Whether `path` holds our own write: a client that lost the answer tries again."""
-    return bool(filesystem.cat_file(path) == data)
 
 
 def nearest_existing(path: Path) -> Path:

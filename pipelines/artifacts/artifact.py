@@ -49,15 +49,19 @@ class Artifact:
         """Names of its files that begin with `prefix`, sorted."""
         return sorted(name for name in self.manifest.files if name.startswith(prefix))
 
+    def path(self, name: str) -> str:
+        """The path of the file `name` in the store."""
+        if name not in self.manifest.files:
+            raise KeyError(f"artifact {self.kind}/{self.fingerprint} has no file {name!r}")
+        return f"{self.root}/{self.manifest.path_of(name)}"
+
     def local(self, name: str) -> Path:
         """A local path of the file `name`, with verified bytes.
 
         Raises UserError, naming the file, where size or checksum differ from the manifest.
         """
-        if name not in self.manifest.files:
-            raise KeyError(f"artifact {self.kind}/{self.fingerprint} has no file {name!r}")
+        path = self.path(name)
         record = self.manifest.files[name]
-        path = f"{self.root}/{self.manifest.path_of(name)}"
         if not self.is_local:
             return LocalCache().fetch(self.filesystem, path, record)
         local = Path(path)
@@ -68,12 +72,9 @@ class Artifact:
 
     def local_folder(self) -> Path:
         """A local folder that holds all its files, verified; for readers that want a directory."""
-        if self.is_local and not self.manifest.attempt:
+        if self.is_local and not self.manifest.folder:
             for name in self.names():
                 self.local(name)
             return Path(self.root)
-        files = {
-            name: (f"{self.root}/{self.manifest.path_of(name)}", record)
-            for name, record in self.manifest.files.items()
-        }
+        files = {name: (self.path(name), self.manifest.files[name]) for name in self.names()}
         return LocalCache().folder(self.filesystem, files)

@@ -1,9 +1,8 @@
 """A draft: an artifact being built, kept file by file, so that a stopped stage resumes."""
 
-import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,9 +14,7 @@ from fsspec.implementations.local import LocalFileSystem
 from pydantic import ValidationError
 
 from pipelines.artifacts.access import flush, full_disk_explained, write_to_disk
-from pipelines.artifacts.claims import Claim
 from pipelines.artifacts.manifest import (
-    INPUTS_NAME,
     FileRecord,
     check_file_name,
     path_by_content,
@@ -45,15 +42,17 @@ class Built(NamedTuple):
 class Draft:
     """Where a stage writes its files; each appears whole, with a ledger entry, or not at all.
 
-    A draft can be pickled, so that tasks on any node write their own files through it. It belongs
-    to one attempt at the artifact and never shows another builder's files.
+    The next build of the same artifact by the same code continues it. A draft can be pickled, so
+    that tasks on any node write their own files through it. On an object store two builders may
+    share one: files lie below their checksums, so neither overwrites the other's.
     """
 
     fingerprint: str  # of the artifact that is built
     filesystem: AbstractFileSystem
     root: str  # of its files
     work: str  # a folder for a stage's working state; removed on publishing
-    claim: Claim | None = None  # on an object store: the attempt that these files belong to
+    # What this process wrote: another builder's ledger entries do not count for these files.
+    written: dict[str, FileRecord] = field(default_factory=dict, repr=False, compare=False)
 
     _LEDGER: ClassVar = ".ledger-of-draft"  # in `work`, with an entry for each finished file
 
@@ -66,8 +65,7 @@ class Draft:
         """Yield a local path to write `name` to; on leaving without an error it is kept.
 
         If the process dies meanwhile, neither readers nor `finished` see the incomplete file.
-        Raises ClaimLostError if another process has taken over the attempt, UserError if the disk
-        is full.
+        Raises UserError if the disk is full.
         """
         target = f"{self.root}/{check_file_name(name)}"
         # A local draft renames within its own file system; a remote one uploads from scratch space.
@@ -85,21 +83,24 @@ class Draft:
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
 
-    def _keep(self, name: str, written: DraftFile) -> None:
+    def _keep(self, name: str, file: DraftFile) -> None:
         record = FileRecord(
-            bytes=written.path.stat().st_size,
-            sha256=sha256_of_file(written.path),
-            figures=written.figures,
+            bytes=file.path.stat().st_size,
+            sha256=sha256_of_file(file.path),
+            figures=file.figures,
         )
-        if self.claim is not None:
-            self.claim.check()
         path = self._path(name, record)
         if self.is_local:
-            flush(written.path)
-            written.path.replace(path)
+            flush(file.path)
+            file.path.replace(path)
         else:
-            self.filesystem.put_file(str(written.path), path)
+            self.filesystem.put_file(str(file.path), path)
         self.note(self._ledger_entry(name), record.model_dump_json())
+        self.written[name] = record
+
+    def path(self, name: str) -> str:
+        """The path in the store of a file that this process wrote."""
+        return self._path(name, self.written[name])
 
     def write(self, name: str, data: bytes) -> None:
         """Write the file `name` as `file` does, from memory."""
@@ -115,12 +116,6 @@ class Draft:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         write_to_disk(Path(path), text)
 
-    def note_inputs(self, inputs: Mapping[str, str]) -> None:
-        """Record what this build reads, so that it is not pruned meanwhile."""
-        # The fingerprint names the same inputs each time.
-        if not self.filesystem.exists(f"{self.work}/{INPUTS_NAME}"):
-            self.note(INPUTS_NAME, json.dumps(dict(inputs)))
-
     def finished(self, name: str) -> dict[str, Any] | None:
         """Figures of `name` if it is whole and its bytes still verify, else None."""
         record = self._record_of_whole(name)
@@ -132,15 +127,16 @@ class Draft:
 
     def once(self, name: str, write: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
         """The figures that `write(path)` returned when it wrote `name`, now or before."""
-        done = self.finished(name)
-        if done is None:
+        figures = self.finished(name)
+        if figures is None:
             with self.file(name) as file:
-                done = write(file.path)
-                file.figures.update(done)
-        return done
+                figures = write(file.path)
+                file.figures.update(figures)
+        return figures
 
     def workspace(self) -> "Workspace":
-        return Workspace(self.fingerprint, self.filesystem, self.work, self.work, self.claim)
+        """Files beside the draft."""
+        return Workspace(self.fingerprint, self.filesystem, self.work, self.work)
 
     def records(self, names: Iterable[str]) -> dict[str, FileRecord]:
         """The record of every file named, each of them whole.
@@ -156,27 +152,21 @@ class Draft:
         return records
 
     def _record_of_whole(self, name: str) -> FileRecord | None:
-        record = self._read_ledger(name)
-        if record is None:
-            return None
-        path = self._path(name, record)
+        """The record of `name` if a file of its size is there."""
         try:
-            return record if self.filesystem.size(path) == record.bytes else None
-        except FileNotFoundError:
+            record = self.written.get(name) or FileRecord.model_validate_json(
+                self.filesystem.cat_file(f"{self.work}/{self._ledger_entry(name)}")
+            )
+            is_whole = self.filesystem.size(self._path(name, record)) == record.bytes
+        except (FileNotFoundError, ValidationError):
             return None
+        return record if is_whole else None
 
     def _path(self, name: str, record: FileRecord) -> str:
         return f"{self.root}/{name if self.is_local else path_by_content(name, record)}"
 
     def _ledger_entry(self, name: str) -> str:
         return f"{self._LEDGER}/{quote(name, safe='')}.json"
-
-    def _read_ledger(self, name: str) -> FileRecord | None:
-        try:
-            entry = self.filesystem.cat_file(f"{self.work}/{self._ledger_entry(name)}")
-            return FileRecord.model_validate_json(entry)
-        except (FileNotFoundError, ValidationError):
-            return None  # never finished
 
 
 class Workspace(Draft):
@@ -213,23 +203,3 @@ class Workspace(Draft):
             yield local
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-
-
-def remove_partial_files(folder: Path) -> None:
-    """Remove the incomplete files of a killed run from `folder`."""
-    for partial in sorted(folder.rglob(".partial-*")):
-        if partial.is_dir():
-            shutil.rmtree(partial)
-        else:
-            partial.unlink()
-
-
-def keep_only(folder: Path, names: Iterable[str]) -> None:
-    """Remove from `folder` every file not named, and the directories that this empties."""
-    wanted = {folder / name for name in names}
-    for path in sorted(folder.rglob("*"), reverse=True):
-        if path.is_dir() and not path.is_symlink():
-            if not any(path.iterdir()):
-                path.rmdir()
-        elif path not in wanted:
-            path.unlink()

@@ -1,83 +1,27 @@
-"""An artifact's name, its paths in a store, and its manifest: how it was made, and its files."""
+"""An artifact's name, and its manifest: how it was made, and its files."""
 
 import hashlib
 import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Final
 
-from fsspec import AbstractFileSystem
-from fsspec.implementations.local import LocalFileSystem
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+)
 
 from pipelines.config.errors import UserError
 
-MANIFEST_NAME = "manifest.json"
-INPUTS_NAME = ".inputs.json"  # in a working folder: what its builder reads
+MANIFEST_NAME: Final = "manifest.json"
 
-_KIND = re.compile(r"[a-z][a-z0-9_-]*")
 _FINGERPRINT = re.compile(r"[0-9a-f]{32}")
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\\:]")
-_BESIDE = re.compile(r"\.(?:draft|work|lock|aside)-([0-9a-f]{32})(-.*)?")
-
-
-class ArtifactPaths(NamedTuple):
-    """The paths of one artifact in a store, and of what its build uses."""
-
-    filesystem: AbstractFileSystem
-    kind: str
-    fingerprint: str
-    kind_folder: str
-    root: str  # the artifact itself, once it is published
-    manifest: str  # its existence publishes the artifact
-    draft: str  # the artifact while it is built, on a local store
-    work: str  # working files; on an object store a folder for each attempt
-    lock: str  # held by the one builder of a local store
-
-    @property
-    def is_local(self) -> bool:
-        return isinstance(self.filesystem, LocalFileSystem)
-
-
-def paths_of(
-    filesystem: AbstractFileSystem, store_root: str, kind: str, fingerprint: str
-) -> ArtifactPaths:
-    folder = f"{store_root}/{kind}"
-    root = f"{folder}/{fingerprint}"
-    hidden = (f"{folder}/.{what}-{fingerprint}" for what in ("draft", "work", "lock"))
-    return ArtifactPaths(
-        filesystem, kind, fingerprint, folder, root, f"{root}/{MANIFEST_NAME}", *hidden
-    )
-
-
-def fingerprint_in(name: str) -> str | None:
-    """The fingerprint that an entry of a kind's folder belongs to, if any."""
-    match = _BESIDE.fullmatch(name)
-    fingerprint = match[1] if match else name
-    return fingerprint if is_fingerprint(fingerprint) else None
-
-
-def is_kind(name: str) -> bool:
-    return _KIND.fullmatch(name) is not None
-
-
-def is_fingerprint(name: str) -> bool:
-    return _FINGERPRINT.fullmatch(name) is not None
-
-
-def check_file_name(name: str) -> str:
-    """`name`, if it is a plain relative path.
-
-    Raises ValueError for absolute names, for `..` and for characters that file systems interpret.
-    """
-    parts = name.split("/")
-    if _UNPRINTABLE.search(name) or any(part in ("", ".", "..") for part in parts):
-        raise ValueError(
-            f"a file name must be relative, with plain parts between single slashes, found {name!r}"
-        )
-    return name
-
 
 # Files that this process has verified, with the status by which a change is noticed.
 _verified: dict[tuple[str, str], tuple[int, ...]] = {}
@@ -101,31 +45,31 @@ def fingerprint_of(
     return hashlib.sha256(canonical_json(recipe).encode()).hexdigest()[:32]
 
 
+def is_fingerprint(name: str) -> bool:
+    """Whether `name` has the form of a fingerprint."""
+    return _FINGERPRINT.fullmatch(name) is not None
+
+
 def sha256_of_file(path: Path) -> str:
     """SHA-256 of a file's bytes, in hexadecimal."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def has_checksum(path: Path, sha256: str) -> bool:
-    """Whether the file has the checksum; raises FileNotFoundError where there is none."""
-    status = path.stat()
-    as_it_is = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-    if _verified.get((str(path), sha256)) == as_it_is:
-        return True
-    if sha256_of_file(path) != sha256:
-        return False
-    _verified[str(path), sha256] = as_it_is
-    return True
+def check_file_name(name: str) -> str:
+    """`name`, if it is a plain relative path.
 
-
-def _check_published_name(name: str) -> str:
+    Raises ValueError for absolute names, for `..`, for characters that file systems interpret and
+    for the manifest's own name.
+    """
+    parts = name.split("/")
+    if _UNPRINTABLE.search(name) or any(part in ("", ".", "..") for part in parts):
+        raise ValueError(
+            f"a file name must be relative, with plain parts between single slashes, found {name!r}"
+        )
     if name == MANIFEST_NAME:
         raise ValueError(f"{MANIFEST_NAME} is no file of the artifact")
-    return check_file_name(name)
-
-
-FileName = Annotated[str, AfterValidator(_check_published_name)]
+    return name
 
 
 class FileRecord(BaseModel):
@@ -138,19 +82,37 @@ class FileRecord(BaseModel):
     figures: dict[str, Any] = Field(default_factory=dict)
 
     def matches(self, path: Path) -> bool:
-        """Whether the file at `path` has these bytes now."""
+        """Whether the file at `path` has these bytes now; read once unless it changes."""
         try:
-            return path.stat().st_size == self.bytes and has_checksum(path, self.sha256)
+            status = path.stat()
         except FileNotFoundError:
             return False
+        if status.st_size != self.bytes:
+            return False
+        key = (str(path), self.sha256)
+        state = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        if _verified.get(key) == state:
+            return True
+        try:
+            is_same = sha256_of_file(path) == self.sha256
+        except FileNotFoundError:
+            return False
+        if is_same:
+            _verified[key] = state
+        return is_same
 
     def mismatch(self, path: str, num_bytes: int | None, folder: str) -> UserError:
         """The error that names the file at `path`, which has `num_bytes` or is missing."""
-        found = "no file" if num_bytes is None else f"{num_bytes} bytes"
+        present = "no file" if num_bytes is None else f"{num_bytes} bytes"
         return UserError(
             f"{path} is not the file that its manifest names ({self.bytes} bytes, sha256 "
-            f"{self.sha256[:12]}…; found {found}); remove {folder} and run again to rebuild it"
+            f"{self.sha256[:12]}…; found {present}); remove {folder} and run again to rebuild it"
         )
+
+
+def path_by_content(name: str, record: FileRecord) -> str:
+    """A path of `name` that other bytes never get: builders cannot overwrite each other's files."""
+    return f"{record.sha256[:16]}/{name}"
 
 
 class Manifest(BaseModel):
@@ -163,58 +125,47 @@ class Manifest(BaseModel):
     fingerprint: str
     settings: dict[str, Any]
     inputs: dict[str, str]
-    files: dict[FileName, FileRecord]
+    files: dict[Annotated[str, AfterValidator(check_file_name)], FileRecord]
     statistics: dict[str, Any]
     libraries: dict[str, str]
     code_version: str
     created: str
     build_seconds: float
-    # The attempt that won, on an object store; its files lie in a folder of this name.
-    attempt: str = Field(default="", pattern=r"^[0-9A-Za-z-]*\z")
+    # On an object store: the folder of its files, which lie below their checksums. Stores of
+    # version 0.1.0 call it `attempt`.
+    folder: str = Field(
+        default="",
+        pattern=r"^[0-9A-Za-z-]*\z",
+        validation_alias=AliasChoices("folder", "attempt"),
+    )
 
     def to_json(self) -> str:
         return json.dumps(self.model_dump(mode="json"), indent=2, sort_keys=True) + "\n"
 
     def path_of(self, name: str) -> str:
         """The path of the file `name`, relative to the manifest's folder."""
-        if not self.attempt:
+        if not self.folder:
             return name
-        return f"{self.attempt}/{path_by_content(name, self.files[name])}"
+        return f"{self.folder}/{path_by_content(name, self.files[name])}"
 
 
-class DamagedManifestError(UserError):
-    """A manifest that is empty or cut off: nothing can be read from it."""
+def read_manifest(text: bytes, url: str, kind: str, fingerprint: str) -> Manifest:
+    """The manifest of an artifact, whose text was read from `url`.
 
-
-def path_by_content(name: str, record: FileRecord) -> str:
-    """A path of `name` that other bytes never get, so a late write changes nothing."""
-    return f"{record.sha256[:16]}/{name}"
-
-
-def read_manifest(text: bytes, paths: ArtifactPaths) -> Manifest:
-    """The manifest of `paths`.
-
-    Raises DamagedManifestError where the text is no JSON, and UserError where it is the manifest
-    of another artifact or names files that could lie outside of it.
+    Raises UserError where the text is no manifest, is that of another artifact, or names files that
+    could lie outside of it.
     """
-    url = paths.filesystem.unstrip_protocol(paths.manifest).removeprefix("file://")
     try:
-        values = json.loads(text)
-    except ValueError:
-        raise DamagedManifestError(
-            f"{url} is damaged ({len(text)} bytes that are no JSON); remove it and run again to "
-            "rebuild the artifact"
-        ) from None
-    try:
-        manifest = Manifest.model_validate(values)
+        manifest = Manifest.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the whole"
         raise UserError(
-            f"{url} is not a valid manifest: {where}: {first['msg']}; it was changed or comes "
-            "from a newer version: update, or remove its folder"
+            f"{url} is not a valid manifest ({len(text)} bytes; {where}: {first['msg']}): it is "
+            "damaged or comes from a newer version; update, or remove its folder and run again to "
+            "rebuild the artifact"
         ) from None
-    if (manifest.kind, manifest.fingerprint) != (paths.kind, paths.fingerprint):
+    if (manifest.kind, manifest.fingerprint) != (kind, fingerprint):
         raise UserError(
             f"{url} is the manifest of another artifact, {manifest.kind}/{manifest.fingerprint}; "
             "remove its folder and run again"

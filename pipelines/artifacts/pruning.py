@@ -1,13 +1,87 @@
-"""Removing unused entries from a store."""
+"""What a store holds, and removing what is unused."""
 
-from collections.abc import Collection, Iterable
-from datetime import datetime, timedelta
+import json
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
-from pipelines.artifacts.attempt import unless_building
-from pipelines.artifacts.claims import attempts, is_abandoned, remove, take_over
-from pipelines.artifacts.inventory import Entry, Inventory, read_by_builders
-from pipelines.artifacts.store import ArtifactStore
+from pipelines.artifacts.access import names_in, store_errors_explained
+from pipelines.artifacts.manifest import MANIFEST_NAME, Manifest, is_fingerprint, read_manifest
+from pipelines.artifacts.store import INPUTS_NAME, ArtifactStore
+from pipelines.config.errors import UserError
+
+_KIND = re.compile(r"[a-z][a-z0-9_-]*")
+_UNFINISHED = re.compile(r"\.(?:draft|work|aside)-([0-9a-f]{32})(?:-.*)?")
+_DATES = ("LastModified", "mtime", "created", "last_modified", "updated")  # by file system
+# On an object store nothing tells whether a builder lives but what it writes.
+_LIVE_HOURS = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A published artifact, or what builds of one left in the store."""
+
+    kind: str
+    fingerprint: str
+    files: tuple[str, ...]  # paths
+    num_bytes: int
+    modified: datetime  # of an artifact: when it was published
+    inputs: tuple[str, ...]  # fingerprints of what it is made from
+    manifest: Manifest | None = None  # of an artifact
+    is_held: bool = False  # by a builder that is alive, as far as the store can tell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """Everything in a store: artifacts, the newest last, and what belongs to none."""
+
+    artifacts: tuple[Entry, ...]
+    leftovers: tuple[Entry, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(entry.num_bytes for entry in (*self.artifacts, *self.leftovers))
+
+    def users(self) -> defaultdict[str, list[str]]:
+        """By fingerprint: those of the artifacts that are made from it."""
+        users: defaultdict[str, list[str]] = defaultdict(list)
+        for entry in self.artifacts:
+            for fingerprint in sorted(set(entry.inputs)):
+                users[fingerprint].append(entry.fingerprint)
+        return users
+
+    def read_by_builders(self) -> set[str]:
+        """Fingerprints of what is being built, and of what that is made from."""
+        held = [entry for entry in self.leftovers if entry.is_held]
+        return {name for entry in held for name in (entry.fingerprint, *entry.inputs)}
+
+
+def take_inventory(store: ArtifactStore, now: datetime | None = None) -> Inventory:
+    """Look through the whole store; nothing is changed.
+
+    On an object store an unfinished artifact counts as being built for 24 hours after its last
+    write. Raises UserError where the store does not answer.
+    """
+    now = now or datetime.now(UTC)
+    artifacts: list[Entry] = []
+    leftovers: list[Entry] = []
+    with store_errors_explained(store.url):
+        for kind in names_in(store.filesystem, store.root):
+            if not _KIND.fullmatch(kind):
+                continue
+            for fingerprint, files in sorted(_files_by_fingerprint(store, kind).items()):
+                artifact = _artifact(store, kind, fingerprint, files)
+                if artifact is not None:
+                    artifacts.append(artifact)
+                    files = {path: files[path] for path in files.keys() - {*artifact.files}}
+                if files:
+                    leftovers.append(_leftover(store, kind, fingerprint, files, now))
+    artifacts.sort(key=lambda entry: entry.modified)
+    return Inventory(artifacts=tuple(artifacts), leftovers=tuple(leftovers))
 
 
 def plan(
@@ -15,86 +89,129 @@ def plan(
 ) -> list[Entry]:
     """What to remove: entries older than `days`, unless used or an input of what is kept.
 
-    `in_use` holds the fingerprints that registered models and recent runs use. Nothing that
-    a live builder holds or reads is in the plan.
+    `in_use` holds the fingerprints that registered models and runs use. Nothing that a live
+    builder holds or reads is in the plan.
     """
     limit = now - timedelta(days=days)
-    kept = _kept(inventory, in_use, limit)
-    artifacts = [each for each in inventory.artifacts if each.paths.fingerprint not in kept]
-    leftovers = [
-        each for each in inventory.leftovers if not each.is_held and each.modified <= limit
-    ]
-    return [*artifacts, *leftovers]
+    inputs = {entry.fingerprint: entry.inputs for entry in inventory.artifacts}
+    waiting = [*in_use, *inventory.read_by_builders()]
+    waiting += [entry.fingerprint for entry in inventory.artifacts if entry.modified > limit]
+    for leftover in inventory.leftovers:
+        if leftover.modified > limit:  # it may be resumed, and reads its inputs then
+            waiting += leftover.inputs
+    kept: set[str] = set()
+    while waiting:
+        fingerprint = waiting.pop()
+        if fingerprint not in kept:
+            kept.add(fingerprint)
+            waiting.extend(inputs.get(fingerprint, ()))
+    unused = [entry for entry in inventory.artifacts if entry.fingerprint not in kept]
+    old = [entry for entry in inventory.leftovers if not (entry.is_held or entry.modified > limit)]
+    return [*unused, *old]
 
 
-def carry_out(store: ArtifactStore, removals: Iterable[Entry]) -> list[Entry]:
-    """Remove what was planned, except what a builder has resumed or reads since.
+def carry_out(
+    store: ArtifactStore, removals: Iterable[Entry], now: datetime | None = None
+) -> list[Entry]:
+    """Remove what was planned, except what a builder holds or reads since.
 
-    Returns what was removed. Removing takes minutes on an object store, so builders are looked for
-    before each artifact.
+    Returns what was removed.
     """
     done = []
-    # Locks come last: removing anything else takes them.
-    for removal in sorted(removals, key=lambda each: each.what == "lock"):
-        if not removal.paths.is_local and removal.what == "work":
-            _remove_attempts(store, removal)
-            done.append(removal)
+    held = take_inventory(store, now).read_by_builders()
+    for entry in removals:
+        if entry.fingerprint in held:
             continue
-        if removal.what == "artifact" and removal.paths.fingerprint in read_by_builders(store):
-            continue
-        # A builder that waits for the lock takes a new one where this removes it.
-        with unless_building(removal.paths, store.lease_seconds) as is_free:
+        with store.is_free(entry.kind, entry.fingerprint) as is_free:
             if is_free:
-                _remove(store, removal)
-                done.append(removal)
+                _remove(store, entry)
+                done.append(entry)
     return done
 
 
-def _kept(inventory: Inventory, in_use: Collection[str], limit: datetime) -> set[str]:
-    """Fingerprints of the artifacts to keep: those used or young, and all their inputs."""
-    inputs = {each.paths.fingerprint: each.inputs for each in inventory.artifacts}
-    waiting = [*in_use]
-    waiting += [each.paths.fingerprint for each in inventory.artifacts if each.modified > limit]
-    for leftover in inventory.leftovers:
-        # An interrupted build may be resumed, and reads its inputs then.
-        if leftover.is_held or (leftover.what == "work" and leftover.modified > limit):
-            waiting += [leftover.paths.fingerprint, *leftover.inputs]
-    seen: set[str] = set()
-    while waiting:
-        fingerprint = waiting.pop()
-        if fingerprint not in seen:
-            seen.add(fingerprint)
-            waiting.extend(inputs.get(fingerprint, ()))
-    return seen
+_Files = dict[str, tuple[int, datetime]]  # by path: bytes, and when it was written
 
 
-def _remove(store: ArtifactStore, removal: Entry) -> None:
-    """Remove the files of the entry, the manifest first, so that readers find nothing."""
-    manifest = removal.paths.manifest
-    for path in sorted(removal.files, key=lambda path: path != manifest):
-        remove(store.filesystem, path)
-    if removal.paths.is_local:
-        _remove_empty_folders(Path(removal.path))
-        # Held here: a waiting builder takes a new one.
-        Path(removal.paths.lock).unlink(missing_ok=True)
+def _files_by_fingerprint(store: ArtifactStore, kind: str) -> dict[str, _Files]:
+    """Files of a kind's folder by the artifact that they belong to; locks are left out."""
+    folder = f"{store.root}/{kind}"
+    groups: dict[str, _Files] = defaultdict(dict)
+    for path, facts in store.filesystem.find(folder, detail=True).items():
+        name = path.removeprefix(f"{folder}/").split("/")[0]
+        match = _UNFINISHED.fullmatch(name)
+        fingerprint = match[1] if match else name
+        if is_fingerprint(fingerprint):
+            groups[fingerprint][path] = (facts["size"] or 0, _date(facts))
+    return groups
 
 
-def _remove_attempts(store: ArtifactStore, removal: Entry) -> None:
-    """Remove abandoned attempts, each claimed first, so that no other process resumes it."""
-    filesystem, work = store.filesystem, removal.paths.work
-    while (claim := take_over(filesystem, work, store.lease_seconds)) is not None:
-        remove(filesystem, claim.folder)
-    alive = tuple(
-        f"{folder}/"
-        for folder in attempts(filesystem, work)
-        if not is_abandoned(filesystem, folder, store.lease_seconds)
+def _artifact(store: ArtifactStore, kind: str, fingerprint: str, files: _Files) -> Entry | None:
+    """The published artifact; None where its manifest is missing or cannot be used."""
+    root = f"{store.root}/{kind}/{fingerprint}"
+    path = f"{root}/{MANIFEST_NAME}"
+    if path not in files:
+        return None
+    try:
+        manifest = read_manifest(store.filesystem.cat_file(path), path, kind, fingerprint)
+    except (FileNotFoundError, UserError):
+        return None
+    paths = {path, *(f"{root}/{manifest.path_of(name)}" for name in manifest.files)}
+    return Entry(
+        kind=kind,
+        fingerprint=fingerprint,
+        files=tuple(sorted(paths & files.keys())),
+        num_bytes=sum(files[path][0] for path in paths & files.keys()),
+        modified=datetime.fromisoformat(manifest.created),
+        inputs=tuple(manifest.inputs.values()),
+        manifest=manifest,
     )
-    for path in removal.files:
-        if not path.startswith(alive):
-            remove(filesystem, path)
 
 
-def _remove_empty_folders(entry: Path) -> None:
-    for folder in sorted([entry, *entry.rglob("*")], reverse=True):
-        if folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()
+def _leftover(
+    store: ArtifactStore, kind: str, fingerprint: str, files: _Files, now: datetime
+) -> Entry:
+    modified = max(date for _, date in files.values())
+    if store.is_local:
+        with store.is_free(kind, fingerprint) as is_free:
+            is_held = not is_free
+    else:
+        is_held = modified > now - timedelta(hours=_LIVE_HOURS)
+    inputs: set[str] = set()
+    for path in files:
+        if path.endswith(f"/{INPUTS_NAME}"):
+            try:
+                inputs.update(json.loads(store.filesystem.cat_file(path)).values())
+            except FileNotFoundError:
+                continue  # its build has just ended
+    return Entry(
+        kind=kind,
+        fingerprint=fingerprint,
+        files=tuple(files),
+        num_bytes=sum(num_bytes for num_bytes, _ in files.values()),
+        modified=modified,
+        inputs=tuple(sorted(inputs)),
+        is_held=is_held,
+    )
+
+
+def _remove(store: ArtifactStore, entry: Entry) -> None:
+    """Remove the files of the entry, the manifest first, so that readers find nothing."""
+    folder = f"{store.root}/{entry.kind}"
+    for path in sorted(entry.files, key=lambda path: not path.endswith(f"/{MANIFEST_NAME}")):
+        try:
+            store.filesystem.rm_file(path)
+        except FileNotFoundError:
+            continue
+        if store.is_local:
+            parent = Path(path).parent
+            while parent != Path(folder) and not any(parent.iterdir()):
+                parent.rmdir()
+                parent = parent.parent
+
+
+def _date(facts: Mapping[str, Any]) -> datetime:
+    value = next((facts[key] for key in _DATES if facts.get(key)), None)
+    if isinstance(value, datetime):
+        return value if value.tzinfo else value.replace(tzinfo=UTC)
+    # In a store without dates everything counts as new.
+    return datetime.fromtimestamp(value, UTC) if value else datetime.now(UTC)

@@ -275,7 +275,7 @@ def _listed(version: "ModelVersion", aliases: list[str]) -> ListedModel:
 def fingerprints_in_use(
     tracker: "Tracker", *, since: datetime | None = None
 ) -> dict[str, tuple[str, ...]]:
-    """Who uses each fingerprint: `name/version` of models, and runs that began after `since`.
+    """Who uses each fingerprint: `name/version` of models, and runs since `since` or running.
 
     Raises UserError where the tracker does not answer.
     """
@@ -297,6 +297,7 @@ def _tagged(tracker: "Tracker", since: datetime | None) -> Iterator[tuple[str, M
     if since is None:
         return
     ids = [experiment.experiment_id for experiment in pages(client.search_experiments)]
-    began = f"attributes.start_time >= {int(since.timestamp() * 1000)}"
-    for run in pages(client.search_runs, ids, began, max_results=_PAGE):
-        yield f"run {run.info.run_name}", run.data.tags
+    recent = f"attributes.start_time >= {int(since.timestamp() * 1000)}"
+    for runs in (recent, "attributes.status = 'RUNNING'"):
+        for run in pages(client.search_runs, ids, runs, max_results=_PAGE):
+            yield f"run {run.info.run_name}", run.data.tags

@@ -167,7 +167,7 @@ def recipe_values(recipe_yaml: str) -> dict[str, Any]:
 def _run_of(submission: Submission, metrics: Mapping[str, float], tracker: Tracker) -> str:
     """The run of the model's training; a new one where this tracker has none, as of an import."""
     artifact, fingerprint = submission.artifact, submission.artifact.fingerprint
-    run_id = tracker.find_run(fingerprint, artifact.manifest.attempt)
+    run_id = tracker.find_run(fingerprint)
     if run_id is None:
         kind = "import" if artifact.kind == IMPORTED else submission.kind
         run_id = tracker.create_run(f"{kind}-{fingerprint[:8]}", fingerprint, {}, {})

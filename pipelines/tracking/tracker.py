@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import requests
 from filelock import FileLock
@@ -20,7 +21,6 @@ logger = logging.getLogger(__name__)
 logging.getLogger("mlflow").setLevel(logging.WARNING)  # it tells of every table it creates
 
 FINGERPRINT_TAG = "bertsmith.fingerprint"
-ATTEMPT_TAG = "bertsmith.attempt"  # at the artifact, on an object store
 COMPUTED_ON_TAG = "bertsmith.computed_on"  # .processor, … of the process that made the figures
 _TRAINING_VIEW = "custom_model_development"  # MLflow's page shows runs and curves first
 
@@ -53,6 +53,14 @@ class Tracker:
     def shown_uri(self) -> str:
         """The URI without its secrets."""
         return redacted(self.uri)
+
+    def exists(self) -> bool:
+        """Whether there may be a registry: False where the file of an SQLite database is missing.
+
+        MLflow's client would create it, and it would say that no model is registered.
+        """
+        _, is_sqlite, path = self.uri.partition("sqlite:///")
+        return not is_sqlite or Path(path.partition("?")[0]).exists()
 
     def client(self) -> MlflowClient:
         """A client of the server.
@@ -133,22 +141,19 @@ class Tracker:
                 client.log_inputs(run.info.run_id, list(data))
             return run.info.run_id
 
-    def find_run(self, fingerprint: str, attempt: str = "") -> str | None:
+    def find_run(self, fingerprint: str) -> str | None:
         """The id of the run that records the artifact `fingerprint`, if there is one.
 
         It is the newest that finished, else the newest: an attempt that failed or goes on made
-        nothing of an existing model. Of several builders it is the one that published `attempt`.
-        Raises UserError where the tracker does not answer.
+        nothing of an existing model. Raises UserError where the tracker does not answer.
         """
         recording = f"tags.`{FINGERPRINT_TAG}` = '{fingerprint}'"
         experiment_id = self.experiment_id()
         with self.answering():
             client = self.client()
             for wanted in (f"{recording} AND attributes.status = 'FINISHED'", recording):
-                for run in client.search_runs([experiment_id], wanted):
-                    # Runs of an older version say no attempt.
-                    if not attempt or run.data.tags.get(ATTEMPT_TAG, attempt) == attempt:
-                        return run.info.run_id
+                for run in client.search_runs([experiment_id], wanted, max_results=1):
+                    return run.info.run_id
         return None
 
     def computed_on(self, run_id: str) -> dict[str, str]:

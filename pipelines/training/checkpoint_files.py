@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fsspec import AbstractFileSystem
 from pyarrow.fs import FileSystem, FSSpecHandler, LocalFileSystem, PyFileSystem
 from pydantic import BaseModel, ConfigDict
 
@@ -19,7 +18,6 @@ from bert_core.training.state import CONFIG_FILE, WEIGHTS_FILE
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import sha256_of_file
 from pipelines.artifacts.access import write_to_disk
-from pipelines.artifacts.claims import Claim
 from pipelines.artifacts.draft import Draft
 
 # Inside a checkpoint.
@@ -35,7 +33,7 @@ MODEL_FILES = (WEIGHTS_FILE, CONFIG_FILE, *SAVED_FILES, HISTORY_FILE)
 class CheckpointFolder(NamedTuple):
     """A folder of a draft as Ray Train takes it: a path and the file system it lies in.
 
-    The next process that continues the attempt finds the checkpoints there.
+    The next process that builds the same artifact finds the checkpoints there.
     """
 
     path: str
@@ -45,39 +43,7 @@ class CheckpointFolder(NamedTuple):
     def of(cls, draft: Draft) -> "CheckpointFolder":
         if draft.is_local:
             return cls(draft.work, LocalFileSystem())
-        handler = _ClaimedHandler(draft.filesystem, draft.claim)
-        return cls(draft.work, PyFileSystem(handler))
-
-
-class _ClaimedHandler(FSSpecHandler):
-    """Writes and removes only as long as this builder holds the attempt's claim.
-
-    A training run that was taken for dead would otherwise remove the checkpoints of its successor.
-    """
-
-    def __init__(self, filesystem: AbstractFileSystem, claim: Claim | None) -> None:
-        super().__init__(filesystem)
-        self.claim = claim
-
-    def open_output_stream(self, path: str, metadata: Any) -> Any:
-        self._check()
-        return super().open_output_stream(path, metadata)
-
-    def delete_dir(self, path: str) -> None:
-        self._check()
-        super().delete_dir(path)
-
-    def copy_file(self, src: str, dest: str) -> None:
-        self._check()
-        super().copy_file(src, dest)
-
-    def delete_file(self, path: str) -> None:
-        self._check()
-        super().delete_file(path)
-
-    def _check(self) -> None:
-        if self.claim is not None:
-            self.claim.check()
+        return cls(draft.work, PyFileSystem(FSSpecHandler(draft.filesystem)))
 
 
 class StoredFile(BaseModel):

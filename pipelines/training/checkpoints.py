@@ -35,7 +35,7 @@ _CHECKSUMS = "checksums.json"
 
 
 class Checkpoints:
-    """The checkpoints in `folder` of `filesystem`; one process at a time writes to it.
+    """The checkpoints in `folder` of `filesystem`; no writer removes what another one adds.
 
     A thread stores them while training continues.
     """
@@ -45,7 +45,7 @@ class Checkpoints:
         self._filesystem = filesystem
         self._num_kept = num_kept
         self._damaged: set[str] = set()
-        # Folders of earlier writers, found at the first look: none of them will become complete.
+        # Folders of earlier writers, found at the first look.
         self._earlier: set[str] | None = None
         self._own: set[str] = set()
         self.damage: list[str] = []  # a sentence for each damaged one that was met
@@ -223,10 +223,9 @@ class Checkpoints:
         stored = self.stored()
         whole = [each for each in stored if each.step != newest.step or each == newest]
         kept = {each.name for each in whole[: self._num_kept]}
-        # A new incomplete one may be another writer's: the cluster may have lost sight of this
-        # node and replaced this process.
-        removable = {each.name for each in stored} | self._own | self._damaged
-        removable |= self._earlier or set()
+        # A new one may be another writer's: a second builder's on an object store, or that of a
+        # process that the cluster started instead of this one.
+        removable = self._own | self._damaged | (self._earlier or set())
         for name in self._names() & removable - kept:
             self._filesystem.delete_dir(f"{self.folder}/{name}")
 

@@ -12,10 +12,9 @@ from mlflow.entities import Dataset, DatasetInput, InputTag
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pipelines.artifacts import Artifact, Draft
-from pipelines.artifacts.claims import ClaimLostError
 from pipelines.config.errors import redacted
 from pipelines.stage import StageContext
-from pipelines.tracking.tracker import ATTEMPT_TAG, Tracker, now_ms
+from pipelines.tracking.tracker import Tracker, now_ms
 from pipelines.training.metrics import Ending, Point, deliver_kept, lifecycle_stage
 
 logger = logging.getLogger(__name__)
@@ -64,12 +63,11 @@ def open_run(
         logger.info(sentence)
     run_id = _kept_run(draft, context.tracker)
     if run_id is None:
-        attempt = {ATTEMPT_TAG: draft.claim.attempt} if draft.claim else {}
         run_id = context.tracker.create_run(
             f"{stage}-{draft.fingerprint[:8]}",
             draft.fingerprint,
             params=settings,
-            tags={"bertsmith.stage": stage, **attempt},
+            tags={"bertsmith.stage": stage},
             data=data,
         )
         _keep_run(draft, context.tracker, run_id)
@@ -89,15 +87,12 @@ def recorded(
 ) -> dict[str, Any]:
     """Run the training run and end its run with the statistics it returns, as failed, or as killed.
 
-    What the tracker does not take of a finished training is kept in the store. The run of an
-    attempt that another process has taken over is that one's: it stays open.
+    What the tracker does not take of a finished training is kept in the store.
     """
     if run_id is None or context.tracker is None:
         return train().statistics
     try:
         trained = train()
-    except ClaimLostError:
-        raise
     except BaseException as error:
         context.tracker.abandon(run_id, error)
         raise

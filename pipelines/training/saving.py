@@ -16,7 +16,6 @@ from bert_core.model.catalogue import TrainableModel
 from bert_core.training.optimization import Optimizer
 from bert_core.training.state import Position, save_checkpoint, save_model
 from pipelines.artifacts.access import FULL, store_errors
-from pipelines.artifacts.claims import ClaimLostError
 from pipelines.artifacts.scratch import scratch_folder
 from pipelines.config.errors import UserError, first_line
 from pipelines.training.checkpoint_files import AVERAGED_FOLDER, MODEL_FOLDER
@@ -79,7 +78,7 @@ def save(state: TrainState, position: Position, *, is_last: bool, is_regular: bo
     If the previous one is not stored within a minute this one is left out, on all ranks, and False
     is returned; the last one waits. One that the temporary folder cannot take is left out as well,
     and `save_at_end` tries the last one again. All ranks call this. Raises SkippedStepsError if
-    the guard halted the training run, and ClaimLostError if another process has taken it over.
+    the guard halted the training run.
     """
     seconds = 0.0 if is_last else PATIENCE_SECONDS
     is_storing = state.is_writer and state.checkpoints.is_storing(seconds)
@@ -154,8 +153,7 @@ def store_waiting(state: TrainState) -> str | Fault:
     """Wait for the checkpoint that is being stored; returns its name, or why it is not there.
 
     The name is empty if none was being stored. All ranks call this. If the store does not answer,
-    this checkpoint is lost with a warning, and training continues. Raises ClaimLostError if another
-    process has taken the training run over.
+    this checkpoint is lost with a warning, and training continues.
     """
     # In short waits: a rank that waited for one message would give up after half an hour, and a
     # large checkpoint may take longer to a slow store.
@@ -164,8 +162,6 @@ def store_waiting(state: TrainState) -> str | Fault:
     stored: str | Fault
     try:
         stored = state.checkpoints.wait()
-    except ClaimLostError:
-        raise
     except store_errors() as error:
         stored = Fault.of(error)
         logger.warning("a checkpoint could not be stored: %s", error)

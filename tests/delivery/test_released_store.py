@@ -10,7 +10,7 @@ import pytest
 from bert_core.training.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact, ArtifactStore
-from pipelines.artifacts.inventory import take_inventory
+from pipelines.artifacts.pruning import take_inventory
 from pipelines.config.runtime import RuntimeSettings
 from pipelines.stage import StageContext
 from pipelines.stages import CHAIN

@@ -55,23 +55,29 @@ def test_the_store_is_listed_and_pruned_only_when_asked(
     assert shlex.split(printed) == ["bertsmith", *command, "--yes"]
     assert run(shlex.split(printed)[1:]) == 0
     assert "freed" in capsys.readouterr().out
-    assert not (own_home / "store" / "task").exists() or not list(
-        (own_home / "store" / "task").iterdir()
-    )
+    assert not list((own_home / "store" / "task").glob("*/manifest.json"))
     assert ArtifactStore(own_home / "store").find("corpus", corpus.fingerprint) == corpus
     assert run(["prune"]) == 0
     assert "Nothing to remove." in capsys.readouterr().out
 
 
-def test_an_empty_draft_is_as_old_as_its_folder(
-    own_home: Path, capsys: pytest.CaptureFixture[str]
+def test_nothing_is_pruned_beside_a_registry_that_knows_no_model(
+    own_home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (own_home / "store" / "corpus" / f".draft-{'a' * 32}").mkdir(parents=True)
+    encoder = _build(own_home, "encoder")
+    mistyped = own_home / "mlfow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{mistyped}")
     assert run(["store"]) == 0
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "aaaa" in line]
-    assert " days " not in line
-    assert run(["prune"]) == 0
-    assert "Nothing to remove." in capsys.readouterr().out
+    assert str(mistyped) in capsys.readouterr().out
+    for command in (["prune", "--days", "0"], ["prune", "--days", "0", "--yes"]):
+        assert run(command) == MISTAKE
+        told = capsys.readouterr().err
+        assert f"{mistyped} is not there" in told
+        assert "--without-models" in told
+    assert not mistyped.exists()  # whoever only reads creates no database
+    assert ArtifactStore(own_home / "store").find("encoder", encoder.fingerprint) == encoder
+    assert run(["prune", "--days", "0", "--without-models", "--yes"]) == 0
+    assert ArtifactStore(own_home / "store").find("encoder", encoder.fingerprint) is None
 
 
 def test_an_empty_store_and_a_wrong_one_are_told(

@@ -5,14 +5,14 @@ import pickle
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from pathlib import Path
 
 import pytest
 
 from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
-from pipelines.artifacts.manifest import canonical_json
+from pipelines.artifacts.manifest import canonical_json, check_file_name
+from pipelines.artifacts.pruning import take_inventory
 from pipelines.config.errors import UserError
 
 
@@ -206,6 +206,7 @@ def test_the_cache_of_remote_files_stays_within_its_bound(
                 target.path.write_bytes(bytes([index]) * 1000)
         return Built([f"{index}.bin" for index in range(3)], {})
 
+    monkeypatch.setattr("pipelines.artifacts.cache._IN_USE_SECONDS", 0.0)
     artifact = _build(ArtifactStore(f"memory://{tmp_path.name}/bounded"), write_three)
     for name in artifact.names():
         assert artifact.local(name).stat().st_size == 1000
@@ -213,27 +214,113 @@ def test_the_cache_of_remote_files_stays_within_its_bound(
     assert cached == 2000
 
 
-_KILLED_WHILE_WRITING = """
-import os
-from pipelines.artifacts import ArtifactStore
+def test_what_other_code_began_starts_over_and_is_left_for_prune(
+    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def interrupted(version: str) -> bool:
+        """Whether a build by this version finds the file of the one before."""
+        monkeypatch.setattr("pipelines.artifacts.store.code_version", lambda: version)
+        there = []
 
-def build(draft):
-    with draft.file("a.txt") as file:
-        file.path.write_text("half of it")
-        os._exit(1)
+        def stop(draft: Draft) -> Built:
+            there.append(draft.finished("a.txt") is not None)
+            draft.write("a.txt", b"whole")
+            raise RuntimeError("stop")
 
-ArtifactStore("memory://killed").get_or_build(
-    "thing", version=1, settings={}, inputs={}, build=build)
-"""
+        with pytest.raises(RuntimeError, match="stop"):
+            _build(store, stop)
+        return there[0]
+
+    assert not interrupted("1")
+    assert interrupted("1")
+    assert "starts over" not in caplog.text
+    assert not interrupted("2")
+    assert "was begun by another version of Bertsmith and starts over" in caplog.text
+    assert interrupted("2")
+    (leftover,) = take_inventory(store).leftovers
+    assert len([path for path in leftover.files if path.endswith("a.txt")]) == 1 + store.is_local
 
 
-def test_what_a_killed_builder_left_in_the_temporary_folder_is_removed_by_the_next(
+@pytest.mark.parametrize("text", ["", '{"kind": "th', "{}"], ids=["empty", "cut off", "no fields"])
+def test_a_damaged_manifest_is_refused_with_its_remedy(store: ArtifactStore, text: str) -> None:
+    artifact = _build(store)
+    store.filesystem.pipe_file(f"{artifact.root}/manifest.json", text.encode())
+    with pytest.raises(UserError, match=r"manifest.json is not a valid manifest.*remove its folde"):
+        _build(store)
+
+
+def test_a_folder_in_an_artifacts_place_is_refused_before_anything_is_built(tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path)
+    root = Path(_build(store).root)
+    (root / "manifest.json").unlink()
+    with pytest.raises(UserError, match=r"has no manifest.json .* remove it and run again"):
+        _build(store, lambda draft: pytest.fail("it was built"))
+    assert (root / "a.txt").exists()
+
+
+def test_a_crash_between_manifest_and_rename_leaves_a_draft_that_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (folder := tmp_path / "temporary").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    environment = {**os.environ, "TMPDIR": str(folder)}
-    subprocess.run([sys.executable, "-c", _KILLED_WHILE_WRITING], env=environment, check=False)
-    assert [path.name for path in folder.rglob("a.txt")] == ["a.txt"]
-    _build(ArtifactStore(f"memory://{tmp_path.name}/store"))
-    assert not list(folder.iterdir())
+    def crash(self: Path, target: Path) -> None:
+        raise KeyboardInterrupt
+
+    store = ArtifactStore(tmp_path)
+    with monkeypatch.context() as context:
+        context.setattr(Path, "rename", crash)
+        with pytest.raises(KeyboardInterrupt):
+            _build(store)
+    (draft,) = (tmp_path / "thing").glob(".draft-*")
+    assert (draft / "manifest.json").exists()
+
+    def go_on(draft: Draft) -> Built:
+        assert draft.finished("a.txt") is not None
+        return Built(["a.txt"], {})
+
+    artifact = _build(store, go_on)
+    # What an earlier build had written and this one does not name is not published.
+    names = sorted(path.name for path in Path(artifact.root).rglob("*"))
+    assert names == ["a.txt", "manifest.json"]
+    assert not list((tmp_path / "thing").glob(".[dw]*"))
+
+
+def test_everything_is_on_the_disk_before_the_rename_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[tuple[str, int]] = []
+    fsync, rename = os.fsync, Path.rename
+
+    def note_fsync(descriptor: int) -> None:
+        events.append(("on disk", os.fstat(descriptor).st_ino))
+        fsync(descriptor)
+
+    def note_rename(self: Path, target: Path) -> Path:
+        events.append(("renamed", self.stat().st_ino))
+        return rename(self, target)
+
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    monkeypatch.setattr(Path, "rename", note_rename)
+    root = Path(_build(ArtifactStore(tmp_path)).root)
+    renamed = events.index(("renamed", root.stat().st_ino))
+    before = {inode for event, inode in events[:renamed] if event == "on disk"}
+    for path in (root, *root.rglob("*")):
+        assert path.stat().st_ino in before, path
+    assert ("on disk", root.parent.stat().st_ino) in events[renamed:]
+
+
+@pytest.mark.parametrize("name", ["", "/a", "a//b", "../a", "a/../b", "./a", "a\\b", "C:a", "a\0"])
+def test_names_that_leave_their_folder_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="must be relative"):
+        check_file_name(name)
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/a*", "s3://bucket/run?1", "memory://a/[project]"])
+def test_a_store_whose_name_is_a_pattern_is_refused(url: str) -> None:
+    with pytest.raises(UserError, match=r"one of \* \? \[ in its name"):
+        ArtifactStore(url)
+
+
+def test_a_local_store_may_have_any_name(tmp_path: Path) -> None:
+    """Brackets are no pattern there, and a `bucket` in its path says nothing about S3."""
+    store = ArtifactStore(tmp_path / "my bucket [project]")
+    assert store.find("thing", "0" * 32) is None
+    assert _build(store).local("a.txt").read_text() == "contents of a.txt"

@@ -9,8 +9,7 @@ import pytest
 
 from flows.reporting.publishing import open_parent_run
 from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
-from pipelines.artifacts.inventory import take_inventory
-from pipelines.artifacts.pruning import carry_out, plan
+from pipelines.artifacts.pruning import carry_out, plan, take_inventory
 from pipelines.recipes.models import CorpusRecipe
 from pipelines.registry.find import fingerprints_in_use
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
@@ -35,19 +34,26 @@ def _build(store: ArtifactStore, kind: str, build=_write, **inputs: Artifact) ->
     return store.get_or_build(kind, version=1, settings={}, inputs=inputs, build=build)
 
 
-def _prune(store: ArtifactStore, *in_use: str, now: datetime = LATER) -> list[tuple[str, str]]:
-    removals = plan(take_inventory(store), in_use, now=now, days=30)
-    return sorted((each.paths.kind, each.what) for each in carry_out(store, removals))
+def _prune(store: ArtifactStore, *in_use: str, now: datetime = LATER) -> list[tuple[str, bool]]:
+    """What was removed: its kind, and whether it was an artifact."""
+    removals = plan(take_inventory(store, now), in_use, now=now, days=30)
+    removed = carry_out(store, removals, now)
+    return sorted((each.kind, each.manifest is not None) for each in removed)
 
 
-def test_the_inventory_says_what_stands_on_what(store: ArtifactStore) -> None:
+def _files(store: ArtifactStore) -> list[str]:
+    return [path for path in store.filesystem.find(store.root) if "/.lock-" not in path]
+
+
+def test_the_inventory_tells_what_is_made_from_what(store: ArtifactStore) -> None:
     corpus = _build(store, "corpus")
     vocabulary = _build(store, "vocabulary", corpus=corpus)
-    found = {each.paths.kind: each for each in take_inventory(store).artifacts}
-    assert found["corpus"].used_by == (vocabulary.fingerprint,)
-    assert found["vocabulary"].used_by == ()
-    assert found["corpus"].num_bytes > 100
-    assert found["corpus"].manifest == corpus.manifest
+    inventory = take_inventory(store)
+    assert inventory.users() == {corpus.fingerprint: [vocabulary.fingerprint]}
+    assert {each.kind: each.manifest for each in inventory.artifacts} == {
+        "corpus": corpus.manifest, "vocabulary": vocabulary.manifest,
+    }  # fmt: skip
+    assert inventory.num_bytes > 200
 
 
 def test_what_is_used_stays_with_all_that_made_it(store: ArtifactStore) -> None:
@@ -55,14 +61,11 @@ def test_what_is_used_stays_with_all_that_made_it(store: ArtifactStore) -> None:
     vocabulary = _build(store, "vocabulary", corpus=corpus)
     encoder = _build(store, "encoder", vocabulary=vocabulary)
     _build(store, "dataset", corpus=corpus)
-    gone = [(kind, what) for kind, what in _prune(store, encoder.fingerprint) if what != "lock"]
-    assert gone == [("dataset", "artifact")]
+    assert _prune(store, encoder.fingerprint) == [("dataset", True)]
     for artifact in (corpus, vocabulary, encoder):
         assert store.find(artifact.kind, artifact.fingerprint) is not None
-    gone = [kind for kind, what in _prune(store) if what == "artifact"]
-    assert gone == ["corpus", "encoder", "vocabulary"]
-    assert not take_inventory(store).artifacts
-    assert not [path for path in store.filesystem.find(store.root) if "lock" not in path]
+    assert _prune(store) == [("corpus", True), ("encoder", True), ("vocabulary", True)]
+    assert _files(store) == []
 
 
 def test_what_is_young_stays(store: ArtifactStore) -> None:
@@ -80,28 +83,31 @@ def test_an_interrupted_build_can_go_on_until_it_is_old(store: ArtifactStore) ->
     with pytest.raises(RuntimeError, match="stop"):
         _build(store, "vocabulary", stop, corpus=corpus)
     assert _prune(store, now=datetime.now(UTC)) == []
-    gone = _prune(store)
-    assert ("corpus", "artifact") in gone
-    assert ("vocabulary", "work") in gone
-    assert not store.filesystem.find(f"{store.root}/vocabulary")
+    assert _prune(store) == [("corpus", True), ("vocabulary", False)]
+    assert _files(store) == []
 
 
 def test_what_a_live_builder_holds_or_reads_is_never_removed(store: ArtifactStore) -> None:
+    """Also where it begins after the plan was made; without a lock, within a day of its writing."""
     corpus = _build(store, "corpus")
+    now = LATER if store.is_local else datetime.now(UTC)
+    planned = plan(take_inventory(store), (), now=LATER, days=30)
     removed = []
 
     def prune_meanwhile(draft: Draft) -> Built:
         built = _write(draft)
-        removed.extend(what for _, what in _prune(store) if what != "lock")
+        removed.extend(carry_out(store, planned, now))
+        removed.extend(plan(take_inventory(store, now), (), now=LATER, days=30))
         return built
 
     vocabulary = _build(store, "vocabulary", prune_meanwhile, corpus=corpus)
     assert removed == []
     assert vocabulary.local("a.txt").read_text() == "a" * 100
-    assert store.find("corpus", corpus.fingerprint) is not None
+    assert corpus.local("a.txt").read_text() == "a" * 100
+    assert len(carry_out(store, planned)) == 1
 
 
-def test_a_builder_that_comes_after_the_plan_keeps_its_work(tmp_path: Path) -> None:
+def test_a_builder_of_another_process_keeps_its_work(tmp_path: Path) -> None:
     store = ArtifactStore(tmp_path)
     artifact = _build(store, "corpus")
     removals = plan(take_inventory(store), (), now=LATER, days=30)
@@ -117,25 +123,21 @@ def test_a_builder_that_comes_after_the_plan_keeps_its_work(tmp_path: Path) -> N
         assert holder.stdout.readline() == b"held\n"
         assert carry_out(store, removals) == []
     assert store.find("corpus", artifact.fingerprint) is not None
-    assert len(carry_out(store, removals)) == 2  # the artifact and its lock
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(carry_out(store, removals)) == 1
+    assert _files(store) == []
 
 
-def test_what_was_set_aside_and_files_of_no_artifact_go_when_old(tmp_path: Path) -> None:
-    store = ArtifactStore(tmp_path)
+def test_files_of_no_artifact_go_when_old(store: ArtifactStore) -> None:
     artifact = _build(store, "corpus")
-    Path(artifact.root, "manifest.json").write_text("")
-    _build(store, "corpus")
-    Path(artifact.root, "note.txt").write_text("of nobody")
-    gone = _prune(store, artifact.fingerprint)
-    assert gone == [("corpus", "aside"), ("corpus", "files of no artifact"), ("corpus", "lock")]
-    assert sorted(path.name for path in Path(artifact.root).iterdir()) == ["a.txt", "manifest.json"]
+    store.filesystem.pipe_file(f"{artifact.root}/note.txt", b"of nobody")
+    assert _prune(store, artifact.fingerprint) == [("corpus", False)]
+    assert sorted(path.rpartition("/")[2] for path in _files(store)) == ["a.txt", "manifest.json"]
 
 
 def test_models_and_recent_runs_stand_on_the_fingerprints_in_their_tags(tmp_path: Path) -> None:
     tracker = Tracker(uri=f"sqlite:///{tmp_path / 'mlflow.db'}", experiment="pruning")
     encoder, corpus, classifier = "e" * 32, "c" * 32, "f" * 32
-    tracker.create_run("pretraining", encoder, {}, {})
+    run_id = tracker.create_run("pretraining", encoder, {}, {})
     client = tracker.client()
     client.create_registered_model("model")
     client.create_model_version(
@@ -148,6 +150,9 @@ def test_models_and_recent_runs_stand_on_the_fingerprints_in_their_tags(tmp_path
     long_ago = datetime.now(UTC) - timedelta(days=1)
     with_runs = fingerprints_in_use(tracker, since=long_ago)
     assert with_runs == models | {encoder: ("run pretraining",)}
+    # A run that still runs counts whenever it began.
+    assert fingerprints_in_use(tracker, since=LATER) == with_runs
+    tracker.finish(run_id, {})
     assert fingerprints_in_use(tracker, since=LATER) == models
 
 
@@ -164,18 +169,4 @@ def test_what_a_recent_run_found_there_is_not_removed(tmp_path: Path) -> None:
     parent.used("corpus", reused)
     in_use = fingerprints_in_use(tracker, since=datetime.now(UTC) - timedelta(days=1))
     assert in_use == {corpus.fingerprint: ("run end-to-end of demo",)}
-    assert [kind for kind, what in _prune(store, *in_use) if what == "artifact"] == ["dataset"]
-
-
-def test_what_a_builder_reads_that_comes_after_the_plan_stays(store: ArtifactStore) -> None:
-    corpus = _build(store, "corpus")
-    removals = plan(take_inventory(store), (), now=LATER, days=30)
-
-    def prune_meanwhile(draft: Draft) -> Built:
-        assert "artifact" not in {each.what for each in carry_out(store, removals)}
-        corpus.local("a.txt")
-        return _write(draft)
-
-    _build(store, "vocabulary", prune_meanwhile, corpus=corpus)
-    assert "artifact" in {each.what for each in carry_out(store, removals)}
-    assert store.find("corpus", corpus.fingerprint) is None
+    assert _prune(store, *in_use) == [("dataset", True)]

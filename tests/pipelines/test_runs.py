@@ -90,7 +90,7 @@ def test_of_two_builders_the_run_is_that_of_the_one_that_published(tmp_path: Pat
 
     encoder = store.get_or_build("encoder", version=1, settings={}, inputs={}, build=build)
     assert encoder.statistics == {"eval/accuracy": 0.5}
-    published = training.tracker.find_run(encoder.fingerprint, encoder.manifest.attempt)
+    published = training.tracker.find_run(encoder.fingerprint)
     assert published == training.run_ids[0]
     assert training.tracker.find_run(encoder.fingerprint) != published
 

@@ -12,7 +12,6 @@ from mlflow.exceptions import MlflowException
 from s3fs import S3FileSystem
 
 from pipelines.artifacts import ArtifactStore, Built, Draft
-from pipelines.artifacts.claims import ClaimLostError
 from pipelines.config.errors import UserError
 from pipelines.registry.find import find_source
 from pipelines.stage import StageContext
@@ -171,7 +170,6 @@ class Stopped(BaseException):
     [
         (KeyboardInterrupt, "KILLED"), (SystemExit, "KILLED"), (Stopped, "KILLED"),
         (ValueError, "FAILED"), (None, "FINISHED"),
-        (ClaimLostError, "RUNNING"),  # it is the run of the builder that goes on with the attempt
     ],
 )  # fmt: skip
 def test_a_training_that_was_stopped_is_killed_and_not_failed(

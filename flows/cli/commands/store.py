@@ -10,13 +10,15 @@ import typer
 
 from flows.cli.registry import AsJson, Home, Store, runtime_of, tracker_of
 from flows.reporting.progress_line import duration, memory
-from pipelines.config.errors import redacted
+from pipelines.config.errors import UserError, redacted
 
 if TYPE_CHECKING:
     from pipelines.artifacts import ArtifactStore
-    from pipelines.artifacts.inventory import Entry, Inventory, StoredArtifact
+    from pipelines.artifacts.pruning import Entry, Inventory
 
 _DAYS = 30.0
+_TRAINED = {"encoder", "finetuned", "imported_model", "imported_encoder"}
+_UNFINISHED = "files of an unfinished build"
 
 
 def show(home: Home = None, store: Store = None, as_json: AsJson = False) -> None:
@@ -24,33 +26,32 @@ def show(home: Home = None, store: Store = None, as_json: AsJson = False) -> Non
 
     Example: bertsmith store
     """
-    from pipelines.artifacts.inventory import take_inventory
+    from pipelines.artifacts.pruning import take_inventory
     from pipelines.registry.find import fingerprints_in_use
 
-    artifacts = _open(home, store)
-    models = fingerprints_in_use(tracker_of(home))
+    artifacts, tracker = _open(home, store), tracker_of(home)
+    models = fingerprints_in_use(tracker) if tracker.exists() else {}
     inventory = take_inventory(artifacts)
+    users = inventory.users()
     if as_json:
         print(json.dumps(_as_json(artifacts, inventory, models), indent=2))
         return
     if not inventory.artifacts and not inventory.leftovers:
         print(f"The store {redacted(artifacts.url)} is empty; `bertsmith run` fills it.")
         return
-    print(f"{redacted(artifacts.url)}\n")
+    print(f"store    {redacted(artifacts.url)}\nregistry {tracker.shown_uri}\n")
     print(f"{'kind':<16} {'fingerprint':<13} {'size':>9} {'age':>13}  {'made by':<22} used by")
+    kinds = {each.fingerprint: each.kind for each in inventory.artifacts}
     for each in inventory.artifacts:
-        print(
-            f"{each.paths.kind:<16} {each.paths.fingerprint[:12]:<13} {_size(each.num_bytes):>9} "
-            f"{_age(each.modified):>13}  {each.manifest.code_version:<22} "
-            f"{_users(each, inventory, models)}"
-        )
+        stages = [f"{kinds[name]} {name[:8]}" for name in users[each.fingerprint]]
+        used_by = ", ".join([*stages, *models.get(each.fingerprint, ())]) or "-"
+        made_by = each.manifest.code_version if each.manifest else ""
+        print(f"{_row(each)} {_age(each.modified):>13}  {made_by:<22} {used_by}")
     for left in inventory.leftovers:
-        if left.what != "lock":
-            print(
-                f"{left.paths.kind:<16} {left.paths.fingerprint[:12]:<13} "
-                f"{_size(left.num_bytes):>9} {_age(left.modified):>13}  {left.what}"
-                + (", being built" if left.is_held else "")
-            )
+        print(
+            f"{_row(left)} {_age(left.modified):>13}  {_UNFINISHED}"
+            + (", being built" if left.is_held else "")
+        )
     print(f"\n{len(inventory.artifacts)} artifacts, {_size(inventory.num_bytes)} in all")
 
 
@@ -64,35 +65,52 @@ def prune(
     yes: Annotated[
         bool, typer.Option("--yes", help="Remove them; without this they are only listed.")
     ] = False,
+    without_models: Annotated[
+        bool,
+        typer.Option(
+            "--without-models",
+            help="Go on where the registry has no model at all; default: refused where the store "
+            "has trained ones.",
+        ),
+    ] = False,
 ) -> None:
-    """Remove artifacts that no registered model or recent run uses.
+    """Remove artifacts that no registered model, running run or recent run uses.
 
     Leftovers of interrupted work as well. Without --yes nothing is removed. The registry is that of
     the home or of MLFLOW_TRACKING_URI: if people share a store, name the registry that they share.
 
     Example: bertsmith prune --days 7
     """
-    from pipelines.artifacts.inventory import take_inventory
-    from pipelines.artifacts.pruning import carry_out, plan
+    from pipelines.artifacts.pruning import carry_out, plan, take_inventory
     from pipelines.registry.find import fingerprints_in_use
 
     now = datetime.now(UTC)
     artifacts, tracker = _open(home, store), tracker_of(home)
-    in_use = fingerprints_in_use(tracker, since=now - timedelta(days=days))
-    removals = plan(take_inventory(artifacts), in_use, now=now, days=days)
+    inventory = take_inventory(artifacts)
+    has_registry = tracker.exists()
+    models = fingerprints_in_use(tracker) if has_registry else {}
+    kinds = {entry.kind for entry in inventory.artifacts}
+    if not models and not without_models and kinds & _TRAINED:
+        state = "has no models" if has_registry else "is not there"
+        raise UserError(
+            f"the registry {tracker.shown_uri} {state}, but the store {redacted(artifacts.url)} "
+            "has trained ones: name their registry in MLFLOW_TRACKING_URI or --home, or say "
+            "--without-models"
+        )
+    since = now - timedelta(days=days)
+    in_use = fingerprints_in_use(tracker, since=since) if has_registry else {}
+    removals = plan(inventory, in_use, now=now, days=days)
     print(f"store    {redacted(artifacts.url)}\nregistry {tracker.shown_uri}\n")
     if not removals:
         print("Nothing to remove.")
         return
     for removal in removals:
-        if removal.what != "lock":
-            print(_line(removal, days))
-    locks = sum(removal.what == "lock" for removal in removals)
-    if locks:
-        print(f"and {locks} unused lock files")
+        what = "artifact" if removal.manifest else _UNFINISHED
+        print(f"{_row(removal)}  {what}: older than {days:g} days, and nothing uses it")
     total = sum(removal.num_bytes for removal in removals)
     if not yes:
-        print(f"\n{_size(total)} would be freed; `{_command(home, store, days)}` removes it.")
+        command = _command(home, store, days, without_models=without_models)
+        print(f"\n{_size(total)} would be freed; `{command}` removes it.")
         return
     done = carry_out(artifacts, removals)
     print(f"\n{_size(sum(removal.num_bytes for removal in done))} freed.")
@@ -100,12 +118,14 @@ def prune(
         print(f"{len(removals) - len(done)} entries are in use by a running build and stay.")
 
 
-def _command(home: Path | None, store: str | None, days: float) -> str:
+def _command(home: Path | None, store: str | None, days: float, *, without_models: bool) -> str:
     """The same command with `--yes`, which removes what was listed."""
     given = {"--home": home, "--store": store and redacted(store)}
     words = [word for name, value in given.items() if value for word in (name, str(value))]
     if days != _DAYS:
         words += ["--days", f"{days:g}"]
+    if without_models:
+        words.append("--without-models")
     return shlex.join(["bertsmith", "prune", *words, "--yes"])
 
 
@@ -115,20 +135,8 @@ def _open(home: Path | None, store: str | None) -> "ArtifactStore":
     return ArtifactStore(runtime_of(home, store).store_url(), is_patient=False)  # a person waits
 
 
-def _users(
-    artifact: "StoredArtifact", inventory: "Inventory", models: dict[str, tuple[str, ...]]
-) -> str:
-    kinds = {each.paths.fingerprint: each.paths.kind for each in inventory.artifacts}
-    stages = [f"{kinds[name]} {name[:8]}" for name in artifact.used_by]
-    return ", ".join([*stages, *models.get(artifact.paths.fingerprint, ())]) or "-"
-
-
-def _line(removal: "Entry", days: float) -> str:
-    unused = "nothing uses it" if removal.what == "artifact" else "no build uses it"
-    return (
-        f"{removal.paths.kind:<16} {removal.paths.fingerprint[:12]:<13} "
-        f"{_size(removal.num_bytes):>9}  {removal.what}: older than {days:g} days, and {unused}"
-    )
+def _row(entry: "Entry") -> str:
+    return f"{entry.kind:<16} {entry.fingerprint[:12]:<13} {_size(entry.num_bytes):>9}"
 
 
 def _size(num_bytes: float) -> str:
@@ -143,26 +151,27 @@ def _age(moment: datetime) -> str:
 def _as_json(
     store: "ArtifactStore", inventory: "Inventory", models: dict[str, tuple[str, ...]]
 ) -> dict[str, Any]:
+    users = inventory.users()
     return {
         "store": redacted(store.url),
         "artifacts": [
             {
-                "kind": each.paths.kind,
-                "fingerprint": each.paths.fingerprint,
+                "kind": each.kind,
+                "fingerprint": each.fingerprint,
                 "bytes": each.num_bytes,
                 "created": each.manifest.created,
                 "code_version": each.manifest.code_version,
                 "inputs": each.manifest.inputs,
-                "used_by": list(each.used_by),
-                "models": list(models.get(each.paths.fingerprint, ())),
+                "used_by": users[each.fingerprint],
+                "models": list(models.get(each.fingerprint, ())),
             }
             for each in inventory.artifacts
+            if each.manifest
         ],
         "leftovers": [
             {
-                "kind": each.paths.kind,
-                "fingerprint": each.paths.fingerprint,
-                "what": each.what,
+                "kind": each.kind,
+                "fingerprint": each.fingerprint,
                 "bytes": each.num_bytes,
                 "modified": each.modified.isoformat(timespec="seconds"),
                 "is_held": each.is_held,

@@ -211,5 +211,5 @@ def _computed_on(model: Artifact, context: StageContext) -> Mapping[str, str]:
     """The machine that made the model's figures, as its own run says."""
     if context.tracker is None:
         return {}
-    run_id = context.tracker.find_run(model.fingerprint, model.manifest.attempt)
+    run_id = context.tracker.find_run(model.fingerprint)
     return {} if run_id is None else context.tracker.computed_on(run_id)

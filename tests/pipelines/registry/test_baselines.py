@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
-from pipelines.artifacts.inventory import take_inventory
+from pipelines.artifacts.pruning import take_inventory
 from pipelines.inference.model_evaluation import evaluate_file
 from pipelines.registry.card import model_card
 from pipelines.registry.find import version_with_alias

@@ -3,16 +3,13 @@
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from mlflow.exceptions import MlflowException
 
-from pipelines.artifacts import ArtifactStore
 from pipelines.config.errors import UserError
 from pipelines.registry.opening import located, open_model
-from pipelines.tracking.tracker import ATTEMPT_TAG
 from tests.pipelines.registry.conftest import Models, package_of
 
 
@@ -47,22 +44,6 @@ def test_of_a_model_trained_with_another_tracker_the_machine_is_not_known(models
     model = models.register(models.encoder(1))
     tags = models.tracker.client().get_model_version("encoder", str(model.version)).tags
     assert not [key for key in tags if key.startswith("bertsmith.computed_on")]
-
-
-def test_a_version_has_the_run_of_the_attempt_that_was_published(
-    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BERTSMITH_CACHE", str(tmp_path / "cache"))
-    store = ArtifactStore(f"memory://{tmp_path.name}/store")
-    models.context = replace(models.context, store=store)
-    artifact, runs = models.encoder(1), []
-    for attempt in (artifact.manifest.attempt, "of-another-builder"):
-        run_id = models.tracker.create_run(
-            "pretraining", artifact.fingerprint, {}, {ATTEMPT_TAG: attempt}
-        )
-        models.tracker.finish(run_id, artifact.statistics)
-        runs.append(run_id)
-    assert models.register(artifact).run_id == runs[0]
 
 
 @pytest.mark.parametrize(
