@@ -37,7 +37,8 @@ from bert_core.config import encoder_config
 from bert_core.model.catalogue import SequenceClassifier
 from bert_core.ragged import RaggedBatch
 from bert_core.training.loop import train
-from bert_core.training.optimization import AdamW, OptimizationConfig
+from bert_core.training.optimization import AdamW
+from bert_core.training.optimizer_settings import OptimizationConfig
 from bert_core.vocabulary import WordPieceTokenizer
 
 DATA = ROOT.parent / "shared" / "data"

@@ -30,7 +30,8 @@ from bert_core.model.catalogue import PretrainingModel
 from bert_core.ragged import RaggedBatch
 from bert_core.randomness import random_bits
 from bert_core.training.loop import train
-from bert_core.training.optimization import AdamW, OptimizationConfig
+from bert_core.training.optimization import AdamW
+from bert_core.training.optimizer_settings import OptimizationConfig
 
 STEPS_PER_TURN = 8  # in a row, with one synchronization at the end
 WARMUPS = 2 * NUM_BATCHES

@@ -26,6 +26,7 @@ import torch.multiprocessing as mp
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+
 from benchmarks.alternating import one_of, report
 from benchmarks.pretraining_batches import LENGTH, VOCAB_SIZE, random_batches
 from bert_core.backends.memory import keep_freed_memory, return_freed_memory
@@ -33,8 +34,8 @@ from bert_core.batch import PretrainingBatch
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.exchange import GradientExchange
-from bert_core.training.neighbours import Neighbour
-from bert_core.training.optimization import AdamW, OptimizationConfig
+from bert_core.training.optimization import AdamW
+from bert_core.training.optimizer_settings import OptimizationConfig
 from bert_core.training.step import optimizer_step
 
 SEQUENCES = {"tiny": 32, "mini": 16, "base": 8}  # per micro-batch
@@ -126,8 +127,7 @@ def process_main(
     torch.set_num_threads(1)
     if arguments.pin:
         os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
-    for exchange in (GradientExchange, Neighbour):
-        exchange.finish = Waiting.recorded(exchange.finish)
+    GradientExchange.finish = Waiting.recorded(GradientExchange.finish)
     store = dist.TCPStore("127.0.0.1", port, 2, is_master=rank == 0)
     return_freed_memory()
     process = Process(rank, size, arguments.sequences or SEQUENCES[size], barrier, store)

@@ -55,7 +55,8 @@ from bert_core.batch import PretrainingBatch
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.loop import train
-from bert_core.training.optimization import AdamW, OptimizationConfig
+from bert_core.training.optimization import AdamW
+from bert_core.training.optimizer_settings import OptimizationConfig
 
 SEQUENCES = {"tiny": 64, "mini": 64, "small": 32, "base": 16}
 TUNED = ("packed", "padded")

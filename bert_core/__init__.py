@@ -70,14 +70,9 @@ if TYPE_CHECKING:
     from bert_core.training.guard import GuardConfig, SkippedStepsError
     from bert_core.training.initialization import load_encoder_into
     from bert_core.training.loop import train
-    from bert_core.training.optimization import (
-        LAMB,
-        AdamW,
-        Muon,
-        OptimizationConfig,
-        Optimizer,
-        build_optimizer,
-    )
+    from bert_core.training.optimization import LAMB, AdamW, Muon, build_optimizer
+    from bert_core.training.optimizer import Optimizer
+    from bert_core.training.optimizer_settings import OptimizationConfig
     from bert_core.training.state import (
         Position,
         load_checkpoint,

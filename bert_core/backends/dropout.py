@@ -1,25 +1,28 @@
 """Dropout that depends on nothing but the position in a training run.
 
-Whether an element is dropped is a function of (seed, step, micro-batch, layer, site, element),
-whatever the order of calls: a resumed run draws the same masks, a layer that is computed twice
-drops the same elements, and layers may be compiled or skipped.
+On a CPU, whether an element is dropped is a function of (seed, step, micro-batch, layer, site,
+element), whatever the order of calls: a resumed run draws the same masks, and a layer that is
+computed twice drops the same elements. On a GPU, and in compiled layers, torch draws them, from a
+generator that is seeded with (seed, step, micro-batch).
 
-Random numbers were a fifth of a step's time on a CPU. Here a micro-batch draws one pool of random
-words. Successive chunks of a site's elements each read the exclusive or of two stretches of the
-pool, at offsets that are a hash of (layer, site, chunk), made on the host. A CPU takes the
-stretches one by one; a GPU and a compiler index the pool by element.
+torch's own random numbers were a fifth of a step's time on a CPU. Here a micro-batch draws one pool
+of random words. Successive chunks of a site's elements each read the exclusive or of two stretches
+of the pool, at offsets that are a hash of (layer, site, chunk). In attention each sequence of a
+batch has a stream of its own: element (h, q, k) of a sequence of S tokens is word (h * S + q) * S
++ k, however the batch is sorted, grouped or padded. N sequences, S tokens, H heads.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Self
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bert_core.ragged import to_device
 from bert_core.randomness import fold_in, fold_in_word, random_bits
 
 _CHILDREN = 1 << 40  # larger than any layer: no layer has the bits of a child
@@ -44,57 +47,63 @@ class Site(IntEnum):
 class DropoutKey:
     """The key of one micro-batch's masks, at one layer; nothing is drawn before a mask is used."""
 
-    # [] int64 of (seed, step, micro-batch), on the host; a compiler would bake a number in
-    bits: Tensor
-    pool: Tensor  # [2^20] int16 in [0, 2^15)
+    bits: int  # 64 of (seed, step, micro-batch)
+    pool: Tensor | None  # [2^20] int16 in [0, 2^15), on a CPU
     layer: int = 0  # 0 is outside of the layers
 
     @classmethod
     def at(cls, seed: int, step: int, micro_batch: int, device: torch.device | str = "cpu") -> Self:
-        """The key of one micro-batch of a step, counted over all ranks."""
-        host_bits = int(random_bits(seed, "dropout", step, micro_batch))
-        words = np.random.SFC64(host_bits).random_raw(_POOL // 4).view(np.int16)
-        words &= (1 << _BITS) - 1
-        return cls(_tensor_of(host_bits), torch.from_numpy(words)).to(device)
+        """The key of one micro-batch of a step, counted over all ranks.
 
-    def to(self, device: torch.device | str) -> Self:
-        """The same key on `device`; the copy to a GPU does not block."""
-        return replace(self, pool=to_device(self.pool, device))
+        For a GPU it seeds torch's generator there.
+        """
+        bits = int(random_bits(seed, "dropout", step, micro_batch))
+        if torch.device(device).type != "cpu":
+            torch.cuda.manual_seed(bits >> 1)
+            return cls(bits, None)
+        words = np.random.SFC64(bits).random_raw(_POOL // 4).view(np.int16)
+        words &= (1 << _BITS) - 1
+        return cls(bits, torch.from_numpy(words))
 
     def child(self, index: int) -> "DropoutKey":
         """The key of pass `index`, from 0, of a micro-batch that the encoder reads several times.
 
         Passes under one key drop the same; masks of its children and its own are independent.
         """
-        bits = fold_in_word(fold_in_word(word_of(self.bits), _CHILDREN), index)
-        return DropoutKey(_tensor_of(bits), self.pool)
+        bits = fold_in_word(fold_in_word(self.bits, _CHILDREN), index)
+        return DropoutKey(bits, self.pool)
 
     def at_layer(self, index: int) -> "DropoutKey":
         """The key of the encoder's layer `index`, counted from 0."""
-        return DropoutKey(self.bits, self.pool, index + 1)
+        return replace(self, layer=index + 1)
 
-    def mask(self, site: Site, values: Tensor, rate: float) -> "DropoutMask":
-        """What is dropped of `values` at `site`, by the position of each element in them."""
-        return DropoutMask(self, int(site), tuple(values.shape), rate)
+    def words(self) -> Tensor:
+        """The pool; a key that was made for a GPU has none."""
+        assert self.pool is not None, "dropout on a CPU needs a key that was made for it"
+        return self.pool
 
     def offsets(
         self, site: int, num_chunks: int, num_sequences: int | None = None
     ) -> NDArray[np.int64]:
-        """[2, chunks] where in the pool the stretches of a site's chunks begin, on the host.
+        """[2, chunks] where in the pool the stretches of a site's chunks begin.
 
-        [2, N, chunks] where each of N sequences has a stream of its own.
+        [2, N, chunks] where each of N sequences has a stream of its own. The two always differ: the
+        exclusive or of a stretch with itself drops everything.
         """
-        return _offsets(word_of(self.bits), self.layer, site, num_chunks, num_sequences)
-
-    def words_at(self, element: Tensor, offsets: Tensor) -> Tensor:
-        """The words of elements of a stream whose chunks begin at `offsets` [2, chunks]."""
-        (lefts, rights), chunk, within = offsets, element // CHUNK, element % CHUNK
-        return self.pool[lefts[chunk] + within] ^ self.pool[rights[chunk] + within]
+        stream = np.uint64(fold_in_word(fold_in_word(self.bits, self.layer), site))
+        streams = stream if num_sequences is None else fold_in(stream, np.arange(num_sequences))
+        drawn = fold_in(np.asarray(streams)[..., None], np.arange(num_chunks))
+        lefts = (drawn & np.uint64(0xFFFFFFFF)) % np.uint64(_NUM_OFFSETS)
+        distances = 1 + (drawn >> np.uint64(32)) % np.uint64(_NUM_OFFSETS - 1)
+        return np.stack([lefts, (lefts + distances) % np.uint64(_NUM_OFFSETS)]).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DropoutMask:
-    """What one site drops. It is drawn at each use, the same each time, and not kept."""
+    """What one site drops of values of a shape, by the position of each element in them.
+
+    It is drawn at each use, the same each time, and not kept.
+    """
 
     key: DropoutKey
     site: int
@@ -112,7 +121,7 @@ class DropoutMask:
     def kept(self, dtype: torch.dtype) -> Tensor:
         """0 where an element is dropped, 1 elsewhere."""
         words = self.words()
-        if dtype != torch.bfloat16 or draws_by_expression(words):
+        if dtype != torch.bfloat16:
             return (words >= threshold(self.rate)).to(dtype)
         # The same by bits: the sign of what is kept, spread over all of them, keeps those of a 1.
         kept = torch.rsub(words, threshold(self.rate) - 1).bitwise_right_shift_(15)
@@ -120,9 +129,7 @@ class DropoutMask:
 
     def words(self) -> Tensor:
         """Random int16 numbers in [0, 2^15); those below the threshold are dropped."""
-        pool = self.key.pool
-        if draws_by_expression(pool):
-            return self._words_by_expression()
+        pool = self.key.words()
         result = torch.empty(self.shape, dtype=torch.int16)
         parts = result.view(-1).split(CHUNK)
         offsets = self.key.offsets(self.site, len(parts))
@@ -131,21 +138,72 @@ class DropoutMask:
             torch.bitwise_xor(pool[left : left + size], pool[right : right + size], out=part)
         return result
 
-    def _words_by_expression(self) -> Tensor:
-        size = 1
-        for extent in self.shape:
-            size = size * extent
-        key = self.key
-        element = torch.arange(size, device=key.pool.device)
-        offsets = offsets_on(
-            key.pool.device, key.bits, key.layer, self.site, -(-size // CHUNK), None
-        )
-        return key.words_at(element, offsets).view(self.shape)
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentionDropout:
+    """What is dropped of the probabilities of one layer's attention, at `rate`."""
+
+    key: DropoutKey
+    rate: float
+
+    @property
+    def factor(self) -> float:
+        """What kept probabilities are multiplied by, 1 / (1 - rate)."""
+        return 1 / (1 - self.rate)
+
+    def offsets(self, num_sequences: int, num_heads: int, longest: int) -> NDArray[np.int64]:
+        """[N, 2, chunks] where in the pool the words of each sequence of the batch begin."""
+        num_chunks = -(-num_heads * longest**2 // CHUNK)
+        site = int(Site.ATTENTION_PROBABILITIES)
+        return self.key.offsets(site, num_chunks, num_sequences).swapaxes(0, 1)
+
+    def signs(
+        self,
+        offsets: NDArray[np.int64],
+        sequences: Sequence[tuple[int, int]],
+        num_heads: int,
+        size: int,
+    ) -> Tensor:
+        """[N * H, S, S] int16, negative where a probability is dropped.
+
+        `offsets` are those of the whole batch; `sequences` holds the place in it and the length of
+        each of N. Those shorter than `size` fill the upper left corner of their squares.
+        """
+        # By numpy: the squares of short sequences are so small that torch's calls would take longer
+        # than what they do.
+        pool = self.key.words().numpy()
+        words = np.zeros((len(sequences), num_heads, size, size), dtype=np.int16)
+        for square, (place, length) in zip(words, sequences, strict=True):
+            if num_heads * length**2 <= CHUNK:
+                (left, *_), (right, *_) = offsets[place].tolist()
+                shape, end = (num_heads, length, length), num_heads * length**2
+                np.bitwise_xor(
+                    pool[left : left + end].reshape(shape),
+                    pool[right : right + end].reshape(shape),
+                    out=square if length == size else square[:, :length, :length],
+                )
+            else:
+                long = _long_words(pool, num_heads * length**2, offsets[place])
+                square[:, :length, :length] = long.reshape(num_heads, length, length)
+        return torch.from_numpy(words).flatten(0, 1).sub_(threshold(self.rate))
+
+    def kept(self, lengths: Sequence[int], num_heads: int, dtype: torch.dtype) -> Tensor:
+        """[N, H, S, S] 0 where a probability is dropped, 1 elsewhere, for a whole batch."""
+        size = max(lengths)
+        offsets = self.offsets(len(lengths), num_heads, size)
+        signs = self.signs(offsets, tuple(enumerate(lengths)), num_heads, size)
+        return (signs >= 0).to(dtype).unflatten(0, (len(lengths), num_heads))
 
 
-def draws_by_expression(pool: Tensor) -> bool:
-    """Whether masks are drawn as one traceable expression, not stretch by stretch."""
-    return pool.device.type != "cpu" or torch.compiler.is_compiling()
+def _long_words(
+    pool: NDArray[np.int16], size: int, stretches: NDArray[np.int64]
+) -> NDArray[np.int16]:
+    """[size] words of one stream, whose chunks begin at `stretches` [2, chunks] of the pool."""
+    words = np.empty(size, dtype=np.int16)
+    for begin, left, right in zip(range(0, size, CHUNK), *stretches.tolist(), strict=False):
+        part = words[begin : begin + CHUNK]
+        np.bitwise_xor(pool[left:][: part.size], pool[right:][: part.size], out=part)
+    return words
 
 
 def threshold(rate: float) -> int:
@@ -153,62 +211,34 @@ def threshold(rate: float) -> int:
     return round(rate * (1 << _BITS))
 
 
-def _offsets(
-    bits: int, layer: int, site: int, num_chunks: int, num_sequences: int | None
-) -> NDArray[np.int64]:
-    """The two always differ: the exclusive or of a stretch with itself drops everything."""
-    stream = np.uint64(fold_in_word(fold_in_word(bits, layer), site))
-    streams = stream if num_sequences is None else fold_in(stream, np.arange(num_sequences))
-    drawn = fold_in(np.asarray(streams)[..., None], np.arange(num_chunks))
-    lefts = (drawn & np.uint64(0xFFFFFFFF)) % np.uint64(_NUM_OFFSETS)
-    distances = 1 + (drawn >> np.uint64(32)) % np.uint64(_NUM_OFFSETS - 1)
-    return np.stack([lefts, (lefts + distances) % np.uint64(_NUM_OFFSETS)]).astype(np.int64)
-
-
-@torch.library.custom_op("bertsmith::dropout_offsets", mutates_args=())
-def offsets_on(
-    device: torch.device,
-    bits: Tensor,
-    layer: int,
-    site: int,
-    num_chunks: int,
-    num_sequences: int | None,
-) -> Tensor:
-    """`DropoutKey.offsets` on a device; an operator, which a compiler does not trace into."""
-    offsets = _offsets(word_of(bits), layer, site, num_chunks, num_sequences)
-    return to_device(torch.from_numpy(offsets), device)
-
-
-@offsets_on.register_fake
-def _(
-    device: torch.device,
-    bits: Tensor,
-    layer: int,
-    site: int,
-    num_chunks: int,
-    num_sequences: int | None,
-) -> Tensor:
-    shape = (2, num_chunks) if num_sequences is None else (2, num_sequences, num_chunks)
-    return torch.empty(shape, dtype=torch.int64, device=device)
-
-
-def word_of(bits: Tensor) -> int:
-    """The unsigned word of a key's `bits`."""
-    return int(bits) & 0xFFFFFFFFFFFFFFFF
-
-
-def _tensor_of(word: int) -> Tensor:
-    return torch.tensor(word - (1 << 64) if word >> 63 else word)
+def draws_by_torch(values: Tensor) -> bool:
+    """Whether torch's generator decides what is dropped of `values`."""
+    return values.device.type != "cpu" or torch.compiler.is_compiling()
 
 
 def dropout_mask(
     values: Tensor, rate: float, key: DropoutKey | None, site: Site
 ) -> DropoutMask | None:
     """What is dropped of `values`; None if nothing is."""
-    return None if key is None or rate == 0.0 else key.mask(site, values, rate)
+    if key is None or rate == 0.0:
+        return None
+    return DropoutMask(key, int(site), tuple(values.shape), rate)
+
+
+def attention_dropout(key: DropoutKey | None, rate: float) -> AttentionDropout | None:
+    """What attention drops; None if it drops nothing."""
+    return None if key is None or rate == 0.0 else AttentionDropout(key, rate)
+
+
+def without_dropped(values: Tensor, mask: DropoutMask | None) -> Tensor:
+    """Zero what `mask` drops of `values`, and scale the rest by 1 / (1 - rate)."""
+    if mask is None:
+        return values
+    if draws_by_torch(values):
+        return F.dropout(values, mask.rate)
+    return values * mask.kept(values.dtype) * mask.factor
 
 
 def dropout(values: Tensor, rate: float, key: DropoutKey | None, site: Site) -> Tensor:
     """Zero elements at `rate`, scale the rest by 1 / (1 - rate); nothing without a key."""
-    mask = dropout_mask(values, rate, key, site)
-    return values if mask is None else values * mask.kept(values.dtype) * mask.factor
+    return without_dropped(values, dropout_mask(values, rate, key, site))

@@ -1,4 +1,4 @@
-"""Whether the process keeps the memory that a step frees; and how a GPU's memory grows.
+"""Whether the process keeps the memory that a step frees.
 
 The C library of Linux takes pages from the kernel, which clears them first, and returns large
 blocks when they are freed. Keeping them makes later steps faster. The first steps compile their
@@ -7,18 +7,12 @@ the steps' tensors, a tenth of the memory of a BERT-base.
 """
 
 import ctypes
-import os
 import sys
 from typing import Final
-
-import torch
 
 _KIBIBYTE: Final = 1 << 10
 _MEBIBYTE: Final = 1 << 20
 _GIBIBYTE: Final = 1 << 30
-
-# With which users configure torch's allocator; the second is the older name.
-_ALLOCATOR_VARIABLES: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 # Names and numbers of glibc's <malloc.h>.
 _M_TRIM_THRESHOLD: Final = -1
@@ -43,19 +37,6 @@ def keep_freed_memory() -> bool:
     return _set(
         {_M_MMAP_THRESHOLD: _GIBIBYTE, _M_TRIM_THRESHOLD: _GIBIBYTE, _M_TOP_PAD: 64 * _MEBIBYTE}
     )
-
-
-def let_segments_grow() -> bool:
-    """Let torch's GPU allocator enlarge its segments; False if the user has configured it.
-
-    Ragged batches need other sizes in each step, and segments of fixed sizes would leave holes.
-    Works after CUDA has started: Ray starts it in a worker before any of our code runs, too late
-    for the environment variable.
-    """
-    if any(os.environ.get(name) for name in _ALLOCATOR_VARIABLES):
-        return False
-    torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
-    return True
 
 
 def _set(parameters: dict[int, int]) -> bool:

@@ -19,9 +19,8 @@ import torch
 from torch import Tensor
 
 from bert_core.backends import plain
-from bert_core.backends.attention_dropout import AttentionDropout
 from bert_core.backends.context import current_context, in_context
-from bert_core.backends.dropout import DropoutMask
+from bert_core.backends.dropout import AttentionDropout, DropoutMask
 from bert_core.ragged import RaggedBatch
 
 BACKENDS = ("plain", "cpu")

@@ -11,9 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bert_core.backends.attention_dropout import AttentionDropout
-from bert_core.backends.dropout import DropoutMask
-from bert_core.backends.flash import attend_flash, flash_takes
+from bert_core.backends.dropout import (
+    AttentionDropout,
+    DropoutMask,
+    draws_by_torch,
+    without_dropped,
+)
 from bert_core.batch import IGNORED_LABEL
 from bert_core.ragged import RaggedBatch
 
@@ -69,8 +72,7 @@ def add_norm(
     precise = torch.promote_types(values.dtype, torch.float32)
     total = values.to(precise)
     if update is not None:
-        kept = update.to(precise)
-        total = total + (kept if mask is None else kept * mask.kept(precise) * mask.factor)
+        total = total + without_dropped(update.to(precise), mask)
     return F.layer_norm(total, [total.shape[-1]], weight, bias, eps).to(values.dtype)
 
 
@@ -89,28 +91,29 @@ def attend(
 ) -> Tensor:
     """softmax(Q K^T / sqrt(K)) V in each sequence: [T, 3, H, K] -> [T, D].
 
-    Vaswani et al. (2017), section 3.2. In half precision a GPU runs the flash kernel over the
-    ragged tokens; elsewhere the sequences are padded to the longest.
+    Vaswani et al. (2017), section 3.2. The sequences are padded to the longest; a GPU, and a
+    compiler, use torch's fused kernel.
     """
-    if flash_takes(qkv):
-        return attend_flash(qkv, layout.tokens, causal, dropped)
     tokens = layout.tokens
 
     def attend_rows(rows: Tensor, is_token: Tensor) -> Tensor:
         """[B, S, 3, H, K] and [B, S] -> [B, S, D]."""
-        size, num_heads = rows.shape[1], rows.shape[3]
         query, key, value = rows.permute(2, 0, 3, 1, 4)  # [B, H, S, K]
-        hidden_keys = ~is_token[:, None, None]
+        is_read = is_token[:, None, None]
         if causal:
-            place = torch.arange(size, device=rows.device)
-            hidden_keys = hidden_keys | (place > place[:, None])
-        scores = query @ key.transpose(-1, -2) * rows.shape[-1] ** -0.5
-        probabilities = scores.masked_fill(hidden_keys, -torch.inf).softmax(dim=-1)
-        if dropped is None:
-            mixed = probabilities @ value
+            place = torch.arange(rows.shape[1], device=rows.device)
+            is_read = is_read & (place <= place[:, None])
+        if draws_by_torch(rows):
+            rate = 0.0 if dropped is None else dropped.rate
+            mixed = F.scaled_dot_product_attention(query, key, value, is_read, rate)
         else:
-            kept = dropped.kept(tokens.cu_seqlens.diff(), num_heads, size, rows.dtype)
-            mixed = (probabilities * kept) @ value * dropped.factor
+            scores = query @ key.transpose(-1, -2) * rows.shape[-1] ** -0.5
+            probabilities = scores.masked_fill(~is_read, -torch.inf).softmax(dim=-1)
+            if dropped is None:
+                mixed = probabilities @ value
+            else:
+                kept = dropped.kept(tokens.lengths, rows.shape[3], rows.dtype)
+                mixed = (probabilities * kept) @ value * dropped.factor
         return mixed.transpose(1, 2).flatten(2)
 
     return tokens.in_rows(attend_rows, qkv)

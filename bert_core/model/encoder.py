@@ -104,8 +104,7 @@ class Encoder(nn.Module):
 
 def _computed_again(layer: nn.Module) -> Callable[..., Tensor]:
     """`layer`, of which only the input is kept: backward computes it again in this context."""
-    # No generator state is kept: dropout draws the same masks again.
-    settings: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
+    settings: dict[str, Any] = {"use_reentrant": False}
     if not torch.compiler.is_compiling():  # a graph holds everything
         context = current_context()
         settings["context_fn"] = lambda: (nullcontext(), in_context(context))
@@ -130,8 +129,6 @@ class VocabularyHead(nn.Module):
     The embedding matrix is the encoder's, given with every call: the two are tied.
     """
 
-    table_copy: Tensor | None = None  # in a step: that matrix in the step's number format
-
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.transform = Linear(config.hidden_size, config.hidden_size, config.initializer_range)
@@ -140,18 +137,15 @@ class VocabularyHead(nn.Module):
 
     def forward(self, hidden: Tensor, embeddings: Embeddings) -> Tensor:
         """[M, D] -> [M, V] logits."""
-        weight = self._table(embeddings).to(hidden.dtype)
+        weight = embeddings.token.to(hidden.dtype)
         return F.linear(self._transformed(hidden), weight, self.bias.to(hidden.dtype))
 
     def loss_sum(self, hidden: Tensor, embeddings: Embeddings, labels: Tensor) -> Tensor:
         """Cross-entropy of [M, D] summed over [M] labels; negative ones do not count."""
         backend = backend_for(hidden.device)
         hidden, labels = backend.fill_rows(hidden, labels)
-        transformed, table = self._transformed(hidden), self._table(embeddings)
-        return backend.vocabulary_loss_sum(transformed, table, self.bias, labels)
-
-    def _table(self, embeddings: Embeddings) -> Tensor:
-        return embeddings.token if self.table_copy is None else self.table_copy
+        transformed = self._transformed(hidden)
+        return backend.vocabulary_loss_sum(transformed, embeddings.token, self.bias, labels)
 
     def _transformed(self, hidden: Tensor) -> Tensor:
         return self.layer_norm(F.gelu(self.transform(hidden)))

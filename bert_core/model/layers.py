@@ -11,9 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bert_core.backends.attention_dropout import attention_dropout
 from bert_core.backends.context import hidden_dtype
-from bert_core.backends.dropout import DropoutKey, DropoutMask, Site, dropout
+from bert_core.backends.dropout import (
+    DropoutKey,
+    DropoutMask,
+    Site,
+    attention_dropout,
+    dropout,
+)
 from bert_core.backends.operations import Layout, backend_for
 from bert_core.config import EncoderConfig
 from bert_core.ragged import RaggedBatch

@@ -2,25 +2,17 @@
 
 One buffer makes the optimizer's update, the gradient norm, the exchange between machines and the
 copy in a lower precision one call each, whatever the number of layers.
-
-For the plain backend it copies all matrices into the number format of a step, once a step. In a
-block the model's modules hold these copies in place of their parameters, compiled or not, so that
-nothing is cast at each micro-batch. A copy's gradient is added to its parameter's, in float32.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor, nn
 
-from bert_core.backends.context import ComputeWeight, add_gradient, computing
+from bert_core.backends.context import ComputeWeight, computing
 from bert_core.backends.operations import backend_for
 from bert_core.files.tensor_files import listed
-from bert_core.model.layers import Linear
-from bert_core.training.neighbours import SharedNumbers
-from bert_core.training.replacement import Replacement, replaced
 
 _ALIGNMENT = 64  # elements; every parameter starts on a cache line in every number format
 
@@ -64,12 +56,9 @@ class ParameterArena:
         vectors = (self._offsets[name] for name, p in named if p.ndim < 2)
         self._matrices_end = next(vectors, size)
         self.values = torch.zeros(size, device=device)
-        self.shared = SharedNumbers.for_gradients(size, device)
-        self.gradients = self.shared.numbers if self.shared else torch.zeros(size, device=device)
+        self.gradients = torch.zeros(size, device=device)
         self._copies: dict[torch.dtype, Tensor] = {}
         self._compute_weights: dict[torch.dtype, dict[Tensor, ComputeWeight]] = {}
-        self._format_copies: dict[torch.dtype, list[Replacement]] = {}
-        self._model = model
         self._adopt()
 
     @torch.no_grad()
@@ -101,29 +90,15 @@ class ParameterArena:
             for name, offset in self._offsets.items()
         }
 
-    @contextmanager
-    def computing(self, dtype: torch.dtype) -> Iterator[None]:
+    def computing(self, dtype: torch.dtype) -> AbstractContextManager[None]:
         """A block in which the model computes in `dtype` and adds gradients up here."""
-        if backend_for(self.values.device).takes_compute_weights:
-            with computing(dtype, self.compute_weights(dtype)):
-                yield
-        elif dtype == torch.float32:
-            with computing(dtype):
-                yield
-        else:
-            weights = self.compute_weights(dtype)
-            if dtype not in self._format_copies:
-                self._format_copies[dtype] = _format_copies(self._model, weights)
-            with computing(dtype), replaced(self._format_copies[dtype]):
-                yield
-
-    def compute_weights(self, dtype: torch.dtype) -> dict[Tensor, ComputeWeight]:
-        """Layers' weights and where gradients go, by parameter; matrices copied to `dtype` now."""
+        if not backend_for(self.values.device).takes_compute_weights:
+            return computing(dtype)  # it casts a matrix where it is used, and autograd adds up
         if dtype not in self._compute_weights:
             self._compute_weights[dtype] = self._new_compute_weights(dtype)
         if dtype in self._copies:
             self._copies[dtype].copy_(self.values[: self._matrices_end])
-        return dict(self._compute_weights[dtype])
+        return computing(dtype, dict(self._compute_weights[dtype]))
 
     def _new_compute_weights(self, dtype: torch.dtype) -> dict[Tensor, ComputeWeight]:
         values, gradients = self.views(self.values), self.views(self.gradients)
@@ -162,11 +137,6 @@ class ParameterArena:
                 "first, then build its optimizer, and do not call zero_grad: a step does that"
             )
 
-    @property
-    def all_names(self) -> tuple[str, ...]:
-        """The names of all parameters in the model's order, the frozen ones included."""
-        return tuple(self._owners)
-
 
 def _addresses(parameter: Tensor) -> tuple[int, int | None]:
     """Where in memory a parameter and its gradient begin."""
@@ -177,42 +147,3 @@ def _addresses(parameter: Tensor) -> tuple[int, int | None]:
 def padded(num_elements: int) -> int:
     """How many elements of the buffer a parameter of so many takes."""
     return -(-num_elements // _ALIGNMENT) * _ALIGNMENT
-
-
-def _format_copies(model: nn.Module, weights: Mapping[Tensor, ComputeWeight]) -> list[Replacement]:
-    """The copies in `weights` for the linear layers and the vocabulary head.
-
-    Frozen parameters have none and are cast at each use.
-    """
-    return [
-        (module, name, _copy_of(parameter, weights[parameter]))
-        for module, name, parameter in _multiplied(model)
-        if parameter in weights
-    ]
-
-
-def _multiplied(model: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor]]:
-    modules: Iterator[Any] = model.modules()
-    for module in modules:
-        if isinstance(module, Linear):
-            yield module, "weight", module.weight
-        head = getattr(module, "vocabulary_head", None)
-        if head is not None:  # the table itself is looked up in float32
-            yield head, "table_copy", module.encoder.embeddings.token
-
-
-@torch.enable_grad()
-def _copy_of(parameter: Tensor, weight: ComputeWeight) -> Tensor:
-    copy: Tensor = _Copy.apply(parameter, weight)
-    return copy
-
-
-class _Copy(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, parameter: Tensor, weight: ComputeWeight) -> Tensor:
-        ctx.weight = weight
-        return weight.values.detach()  # the same memory
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None]:
-        return add_gradient(ctx.weight, gradient), None

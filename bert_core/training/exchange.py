@@ -1,4 +1,4 @@
-"""Gradients are sent between ranks during the backward pass.
+"""What crosses ranks: gradients during the backward pass, and shares of the optimizer's work.
 
 A bucket is a part of the arena. It is sent once every parameter in it has its whole gradient,
 whether autograd or the layer itself accumulated it: in both cases autograd calls a hook once in a
@@ -9,7 +9,7 @@ parameters: LAMB's trust ratio and Muon's orthogonalization are of whole matrice
 optimizer computes the same for its share as for all. So no share is smaller than its largest table.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -19,24 +19,22 @@ import torch.distributed as dist
 from torch import Tensor
 
 from bert_core.training.arena import ParameterArena
-from bert_core.training.depth import depths
-from bert_core.training.neighbours import Neighbour, meet
 from bert_core.training.ranks import num_ranks, this_rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """Elements `begin` to `end` - 1 of the arena, of which `depth` is complete last."""
+    """Elements `begin` to `end` - 1 of the arena: these parameters."""
 
     begin: int
     end: int
-    depth: int
     names: tuple[str, ...]
 
 
 class GradientExchange:
     """Sums the gradients of one step over the ranks, in place.
 
+    `names` are those of all parameters in the model's order, from the embeddings to the heads.
     Every rank sends the same buckets in the same order, whatever it has computed: a bucket waits
     for those before it, and a rank without a micro-batch sends all of them in `finish`.
     """
@@ -44,12 +42,13 @@ class GradientExchange:
     def __init__(
         self,
         arena: ParameterArena,
+        names: Sequence[str],
         dtype: Literal["float32", "bf16"] = "float32",
         bucket_megabytes: float = 25.0,
     ) -> None:
         self._arena = arena
         self._dtype = torch.bfloat16 if dtype == "bf16" else torch.float32
-        self._buckets = buckets(arena, round(bucket_megabytes * 1e6 / 4))
+        self._buckets = buckets(arena, names, round(bucket_megabytes * 1e6 / 4))
         self._missing: list[int] = []  # of each bucket: parameters whose gradient is not complete
         self._sent: list[tuple[Any, Tensor]] = []  # the first buckets
 
@@ -103,37 +102,23 @@ class GradientExchange:
         self._sent.clear()
 
 
-Exchange = GradientExchange | Neighbour
+def buckets(arena: ParameterArena, names: Sequence[str], num_elements: int) -> list[Bucket]:
+    """The arena cut between parameters into about `num_elements` each, in the order of sending.
 
-
-def exchange_for(
-    arena: ParameterArena, dtype: Literal["float32", "bf16"], bucket_megabytes: float
-) -> Exchange:
-    """How the gradients of `arena` are summed over the ranks; all of them call it."""
-    neighbour = meet(arena.shared) if arena.shared is not None and dtype == "float32" else None
-    return neighbour or GradientExchange(arena, dtype, bucket_megabytes)
-
-
-def buckets(arena: ParameterArena, num_elements: int) -> list[Bucket]:
-    """The arena cut between parameters into about `num_elements` each, the deepest first.
-
-    A bucket ends before and after embeddings, and where the arena continues with the lowest layers
-    after the heads, so that nothing waits for what is complete much later.
+    The backward pass completes the parameters about in the reverse of the model's order, `names`.
+    A bucket ends where the arena turns back in that order, so that the heads do not wait for the
+    embeddings.
     """
-    depth_of = depths(arena.all_names)
-    found: list[Bucket] = []
-    depth_before = 0
+    place = {name: number for number, name in enumerate(names)}
+    cut_arena: list[Bucket] = []
     for name, (begin, end) in arena.spans().items():
-        depth = depth_of[name]
-        last = found[-1] if found else None
-        goes_on = depth >= depth_before and (depth == 0) == (depth_before == 0)
+        last = cut_arena[-1] if cut_arena else None
+        goes_on = last is not None and place[name] > place[last.names[-1]]
         if last and goes_on and end - last.begin <= num_elements:
-            names = (*last.names, name)
-            found[-1] = Bucket(begin=last.begin, end=end, depth=last.depth, names=names)
+            cut_arena[-1] = Bucket(begin=last.begin, end=end, names=(*last.names, name))
         else:
-            found.append(Bucket(begin=begin, end=end, depth=depth, names=(name,)))
-        depth_before = depth
-    return sorted(found, key=lambda bucket: -bucket.depth)
+            cut_arena.append(Bucket(begin=begin, end=end, names=(name,)))
+    return sorted(cut_arena, key=lambda bucket: -place[bucket.names[0]])
 
 
 class Shares:
@@ -141,13 +126,10 @@ class Shares:
 
     def __init__(self, arena: ParameterArena, *, is_sharded: bool) -> None:
         self.is_sharded = is_sharded and num_ranks() > 1
+        self.spans = [(0, arena.values.numel())]
         if self.is_sharded:
-            ends = [end for _, end in arena.spans().values()]
-            self.spans = cut(ends, num_ranks())
-            self.begin, self.end = self.spans[this_rank()]
-        else:
-            self.begin, self.end = 0, arena.values.numel()
-            self.spans = [(self.begin, self.end)]
+            self.spans = cut([end for _, end in arena.spans().values()], num_ranks())
+        self.begin, self.end = self.spans[this_rank() if self.is_sharded else 0]
 
     def exchange(self, buffer: Tensor) -> None:
         """Fill a buffer of the arena's layout: each rank sends its own share to the others."""
@@ -162,11 +144,11 @@ class Shares:
             work.wait()
 
     def gathered(
-        self, arena: ParameterArena, own: dict[str, Tensor], *, is_wanted: bool
+        self, arena: ParameterArena, own: dict[str, Tensor], *, is_writer: bool
     ) -> dict[str, Tensor]:
         """What all ranks hold by parameter, on the CPU; `own` where nothing is divided.
 
-        All ranks call it; one where it is not wanted keeps no tensor of it.
+        All ranks call it; those that do not write keep no tensor of it.
         """
         if not self.is_sharded:
             return own
@@ -179,7 +161,7 @@ class Shares:
                     views[name].copy_(values)
             if share.numel():
                 dist.broadcast(share, rank)
-            if is_wanted:
+            if is_writer:
                 whole |= {name: view.to("cpu", copy=True) for name, view in views.items()}
         return whole
 
@@ -189,9 +171,8 @@ def cut(ends: list[int], num_shares: int) -> list[tuple[int, int]]:
     spans = []
     begin = 0
     for number in range(1, num_shares + 1):
-        wanted = ends[-1] * number / num_shares
-        _, nearest = min((abs(end - wanted), end) for end in ends)
-        end = max(begin, nearest)
+        ideal = ends[-1] * number / num_shares
+        end = max(begin, min(ends, key=lambda end: (abs(end - ideal), end)))
         spans.append((begin, end))
         begin = end
     return spans

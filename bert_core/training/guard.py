@@ -1,11 +1,10 @@
 """Which steps are skipped: a loss or gradient that is not finite, a norm that is far too large.
 
 Decided on the device, from figures that are the same on every rank: no host waits, and all ranks
-decide the same. The findings stay there until they are read.
+decide the same. What was skipped stays there until it is read.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Final, NamedTuple
@@ -18,7 +17,7 @@ from bert_core.config import check_whole
 # Norms of this many taken steps are kept. Before there are as many no norm is too large: the first
 # ones of a training run fall steeply.
 WINDOW: Final = 64
-RECORD: Final = 256  # unread findings that are kept
+RECORD: Final = 256  # unread skipped steps that are kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +28,7 @@ class GuardConfig:
         spike_factor: a gradient's norm is too large above this many times the median of the last
             `WINDOW` taken steps, or this many times `max_grad_norm` if that is larger; None: no
             norm is too large.
-        max_skipped_in_a_row: this many skipped steps in a row halt the training run.
+        max_skipped_in_a_row: this many skipped steps in a row end training with an error.
 
     Raises ValueError for impossible values.
     """
@@ -44,8 +43,8 @@ class GuardConfig:
         check_whole("max_skipped_in_a_row", self.max_skipped_in_a_row, 1)
 
 
-class Finding(NamedTuple):
-    """Why a step was skipped."""
+class SkippedStep(NamedTuple):
+    """A step that was not taken, and why."""
 
     step: int
     loss: float
@@ -66,26 +65,22 @@ class Finding(NamedTuple):
 class SkippedStepsError(FloatingPointError):
     """Too many steps in a row could not be taken; the weights are those before the first of them.
 
-    `found` are the unread findings; those in a row are the last.
+    `last` is the last of them, `diagnosis` the largest gradients and parameters at it.
     """
 
-    def __init__(self, found: Sequence[Finding], first_step: int, num_in_a_row: int) -> None:
-        what = f"{num_in_a_row} steps in a row" if num_in_a_row > 1 else "a step"
+    def __init__(self, last: SkippedStep, num_in_a_row: int, diagnosis: str = "") -> None:
+        steps = f"{num_in_a_row} steps in a row" if num_in_a_row > 1 else "a step"
         super().__init__(
-            f"{found[-1]}, so it was skipped, and training ends after {what}; "
-            "lower the learning rate, lengthen the warm-up or train in float32"
+            f"{steps} had to be skipped: {last}; {diagnosis}{'; ' if diagnosis else ''}"
+            "lower the learning rate, lengthen the warm-up, train in float32, look at the data of "
+            "these steps, or raise spike_factor where such norms are healthy"
         )
-        self.found = tuple(found)
-        self.first_step = first_step  # of those in a row
+        self.last = last
         self.num_in_a_row = num_in_a_row
-
-    @property
-    def last_step(self) -> int:
-        """The last of the steps in a row; none was taken after it."""
-        return self.found[-1].step
+        self.diagnosis = diagnosis
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.found, self.first_step, self.num_in_a_row)
+        return type(self), (self.last, self.num_in_a_row, self.diagnosis)
 
 
 class Guard:
@@ -99,9 +94,10 @@ class Guard:
         self._norms = torch.zeros(WINDOW, device=device)
         self._num_taken = torch.zeros(1, dtype=torch.int64, device=device)
         self._num_in_a_row = torch.zeros(1, dtype=torch.int64, device=device)
-        self._first_in_row = torch.zeros(1, dtype=torch.int64, device=device)
-        self._num_found = torch.zeros(1, dtype=torch.int64, device=device)
-        self._found = torch.zeros(RECORD, len(Finding._fields), dtype=torch.float64, device=device)
+        self._num_skipped = torch.zeros(1, dtype=torch.int64, device=device)
+        columns = len(SkippedStep._fields)
+        self._skipped = torch.zeros(RECORD, columns, dtype=torch.float64, device=device)
+        self._num_read = 0
 
     @torch.no_grad()
     def should_skip(self, step: int, loss: Tensor, grad_norm: Tensor) -> Tensor:
@@ -112,9 +108,12 @@ class Guard:
         limit = self._limit()
         was_halted = self.is_halted
         is_fine = loss.isfinite() & grad_norm.isfinite() & (grad_norm <= limit)
-        self._write_down(~is_fine & ~was_halted, step, loss, grad_norm, limit)
-        begins = ~is_fine & (self._num_in_a_row == 0)
-        self._first_in_row.masked_fill_(begins, step)
+        number = torch.full((), step, dtype=torch.float64, device=loss.device)
+        row = torch.stack([number, loss.double(), grad_norm.double(), limit.double()])
+        is_new = ~is_fine & ~was_halted
+        place = self._num_skipped % RECORD
+        self._skipped[place] = torch.where(is_new, row, self._skipped[place])
+        self._num_skipped += is_new
         in_a_row = (self._num_in_a_row + 1).masked_fill_(is_fine, 0)
         self._num_in_a_row.copy_(torch.where(was_halted, self._num_in_a_row, in_a_row))
         is_taken = is_fine & ~was_halted
@@ -130,44 +129,30 @@ class Guard:
         limit = self.config.spike_factor * median.clamp(min=self._floor)
         return limit.masked_fill(self._num_taken[0] < WINDOW, math.inf)
 
-    def _write_down(
-        self, is_found: Tensor, step: int, loss: Tensor, grad_norm: Tensor, limit: Tensor
-    ) -> None:
-        number = torch.full((), step, dtype=torch.float64, device=loss.device)
-        row = torch.stack([number, loss.double(), grad_norm.double(), limit.double()])
-        place = self._num_found % RECORD
-        self._found[place] = torch.where(is_found, row, self._found[place])
-        self._num_found += is_found
-
     @property
     def is_halted(self) -> Tensor:
         """[] bool: whether too many steps in a row were skipped; on the device."""
         return self._num_in_a_row[0] >= self.config.max_skipped_in_a_row
 
     @property
-    def is_skipping(self) -> bool:
-        """Whether the last step was skipped; waits for the device."""
-        return bool(self._num_in_a_row)
+    def has_taken(self) -> bool:
+        """Whether any step was taken; waits for the device."""
+        return bool(self._num_taken)
 
-    def found(self) -> list[Finding]:
-        """What was found since `forget`, the latest `RECORD` of it; waits for the device."""
-        count = int(self._num_found)
-        rows = self._found.tolist()
-        kept = (rows[number % RECORD] for number in range(max(0, count - RECORD), count))
-        return [Finding(int(step), *figures) for step, *figures in kept]
+    def new_skipped(self) -> list[SkippedStep]:
+        """Steps skipped since the last call, the latest `RECORD` of them; waits for the device."""
+        count = int(self._num_skipped)
+        rows = self._skipped.tolist()
+        first = max(self._num_read, count - RECORD)
+        self._num_read = count
+        new = (rows[number % RECORD] for number in range(first, count))
+        return [SkippedStep(int(step), *figures) for step, *figures in new]
 
-    def forget(self) -> None:
-        """Make room for new findings, once the others have been read."""
-        self._num_found.zero_()
-
-    def raise_if_halted(self) -> None:
-        """Raise SkippedStepsError after too many steps in a row; waits for the device.
-
-        On several ranks all of them raise or none.
-        """
-        if self.is_halted:
-            first, count = int(self._first_in_row), int(self._num_in_a_row)
-            raise SkippedStepsError(self.found(), first, count)
+    def error(self, diagnosis: str = "") -> SkippedStepsError:
+        """What ends training when its last steps were skipped; waits for the device."""
+        step, *figures = self._skipped[(int(self._num_skipped) - 1) % RECORD].tolist()
+        last = SkippedStep(int(step), *figures)
+        return SkippedStepsError(last, int(self._num_in_a_row), diagnosis)
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that the next decision depends on, by name; the same on every rank."""
@@ -175,12 +160,12 @@ class Guard:
             "norms": self._norms,
             "num_taken": self._num_taken,
             "num_in_a_row": self._num_in_a_row,
-            "first_in_row": self._first_in_row,
         }
 
     def load(self, saved: dict[str, Tensor] | None) -> None:
-        """Go on where `tensors` was taken; None: as at the beginning. Findings are forgotten."""
-        self.forget()
+        """Go on where `tensors` was taken; None: as at the beginning."""
+        self._num_skipped.zero_()
+        self._num_read = 0
         for name, tensor in self.tensors().items():
             if saved is None:
                 tensor.zero_()

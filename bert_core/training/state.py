@@ -22,8 +22,7 @@ from bert_core.files.json_files import read_json, write_json
 from bert_core.files.tensor_files import check_names, read_tensors
 from bert_core.model.catalogue import MODELS, Model, described
 from bert_core.model.rows import CODE_FILE, RowModel, row_model
-from bert_core.training.depth import layer_of
-from bert_core.training.optimization import Optimizer
+from bert_core.training.optimizer import Optimizer, layer_of
 
 WEIGHTS_FILE = "model.safetensors"
 CONFIG_FILE = "config.json"
@@ -33,16 +32,10 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """The position of a run: all steps before `step` of the run with `seed` are done or given up.
-
-    `given_up` are ranges of steps, [first, last] each, that a rollback left out of the weights;
-    `rate_scale` multiplies the schedule's learning rates since.
-    """
+    """The position of a run: all steps before `step` of the run with `seed` are done."""
 
     seed: int
     step: int
-    rate_scale: float = 1.0
-    given_up: tuple[tuple[int, int], ...] = ()
 
 
 def save_model(folder: Path | str, model: Model) -> None:
@@ -100,10 +93,10 @@ def save_checkpoint(
     """Write the whole state of a run into a new folder.
 
     All ranks call it, one of them with `is_writer`: a sharded state is gathered. Raises
-    SkippedStepsError on all ranks, and writes nothing, if the guard has halted training; ValueError
+    SkippedStepsError on all ranks, and writes nothing, if too many steps were skipped; ValueError
     if `folder` is in use; OSError, on the writer and once all is gathered, if writing fails.
     """
-    whole = optimizer.state_dict(is_wanted=is_writer)
+    whole = optimizer.state_dict(is_writer=is_writer)
     if not is_writer:
         return
     state = {"format": FORMAT, "position": asdict(position), **whole}
@@ -132,7 +125,8 @@ def load_checkpoint(folder: Path | str, model: Model, optimizer: Optimizer) -> P
     state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
     optimizer.load_state_dict(state)  # raises before it changes anything
     model.load_state_dict(tensors)
-    return Position(**state["position"])
+    position = state["position"]
+    return Position(seed=position["seed"], step=position["step"])
 
 
 def read_config(folder: Path | str) -> dict[str, Any]:

@@ -4,18 +4,18 @@ With `torch.distributed` initialised every rank brings its own micro-batches and
 the same update. Nothing here makes the host wait for a GPU.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+import math
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bert_core.backends.dropout import DropoutKey
 from bert_core.batch import Batch
 from bert_core.model.trainable import TrainableModel
-from bert_core.training.optimization import Optimizer
+from bert_core.training.optimizer import Optimizer
 from bert_core.training.ranks import sum_over_ranks
 
 
@@ -46,28 +46,25 @@ def optimizer_step(
     seed: int,
     step: int,
     dtype: torch.dtype = torch.float32,
-    rate_scale: float = 1.0,
     wants_stop: bool = False,
-    dropout_keys: Mapping[int, DropoutKey] | None = None,
 ) -> StepReport:
     """Update `model` by the micro-batches of step `step`, on the model's device.
 
     `micro_batches` holds this rank's share, each with its index in the whole step; dropout depends
-    on (seed, step, index), and `dropout_keys` are those that were made ahead. The learning rate is
-    the schedule's times `rate_scale`. The optimizer's guard may skip the update: see
-    `StepReport.is_taken`. `wants_stop` reaches all ranks with the counts. Raises ValueError for a
-    batch that the model cannot take, if the model has changed since the optimizer was built (see
-    `ParameterArena.check_unchanged`), and if two passes of the encoder share a dropout key.
+    on (seed, step, index). The optimizer's guard may skip the update: see `StepReport.is_taken`.
+    `wants_stop` reaches all ranks with the counts. Raises ValueError for a batch that the model
+    cannot take, and if the model has changed since the optimizer was built (see
+    `ParameterArena.check_unchanged`).
     """
     names = model.loss_names
     counts, sums = step_gradients(
         model, optimizer, micro_batches,
-        seed=seed, step=step, dtype=dtype, wants_stop=wants_stop, dropout_keys=dropout_keys,
+        seed=seed, step=step, dtype=dtype, wants_stop=wants_stop,
     )  # fmt: skip
     losses = sums / counts[: len(names)].clamp(min=1.0)
     grad_norm = torch.linalg.vector_norm(optimizer.arena.gradients)
     max_norm = optimizer.config.max_grad_norm
-    learning_rate = optimizer.config.learning_rate_at(step) * rate_scale
+    learning_rate = optimizer.config.learning_rate_at(step)
     is_taken = optimizer.update(
         learning_rate,
         divisor=None if max_norm is None else (grad_norm / max_norm).clamp(min=1.0),
@@ -94,7 +91,6 @@ def step_gradients(
     step: int,
     dtype: torch.dtype,
     wants_stop: bool = False,
-    dropout_keys: Mapping[int, DropoutKey] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Leave the gradients of the whole step in the arena; returns its counts and loss sums.
 
@@ -114,10 +110,9 @@ def step_gradients(
     with arena.computing(dtype):
         for number, (index, batch) in enumerate(micro_batches, start=1):
             is_last = number == len(micro_batches)
-            key = (dropout_keys or {}).get(index) or DropoutKey.at(seed, step, index, device)
+            key = DropoutKey.at(seed, step, index, device)
             with exchange.while_backward() if is_last else nullcontext():
-                with _one_pass_a_key(model.encoder):
-                    losses = model.loss_sums(batch, key)
+                losses = model.loss_sums(batch, key)
                 totals = torch.stack([losses[name].total for name in names])
                 (totals / divisors).sum().backward()
             sums += totals.detach()
@@ -125,29 +120,28 @@ def step_gradients(
     return counts, sum_over_ranks(sums)
 
 
-@contextmanager
-def _one_pass_a_key(encoder: nn.Module) -> Iterator[None]:
-    """Refuse a second pass of `encoder` in the block under the same dropout key."""
-    seen: list[int] = []
+def diagnose(
+    model: TrainableModel,
+    optimizer: Optimizer,
+    micro_batches: Sequence[tuple[int, Batch]],
+    *,
+    seed: int,
+    step: int,
+    dtype: torch.dtype,
+) -> str:
+    """The largest gradients and parameters of a step that was skipped, by name, in a line.
 
-    def before_forward(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-        key = named.get("dropout_key", given[1] if len(given) > 1 else None)
-        if key is None:
-            return
-        number = int(key.bits)
-        if number in seen:
-            raise ValueError(
-                "each pass of the encoder must have a dropout key of its own, found two under one: "
-                "they would drop the same; give the passes dropout_key.child(0), "
-                "dropout_key.child(1) and so on"
-            )
-        seen.append(number)
-
-    hook = encoder.register_forward_pre_hook(before_forward, with_kwargs=True)
-    try:
-        yield
-    finally:
-        hook.remove()
+    Computes the gradients again: skipped steps have not changed the weights. All ranks call it.
+    """
+    step_gradients(model, optimizer, micro_batches, seed=seed, step=step, dtype=dtype)
+    arena = optimizer.arena
+    lists = []
+    for buffer in (arena.gradients, arena.values):
+        norms = {name: float(view.norm()) for name, view in arena.views(buffer).items()}
+        # No number counts as the largest.
+        largest = sorted(norms, key=lambda name: -norms[name] if norms[name] >= 0 else -math.inf)
+        lists.append(", ".join(f"{name} (norm {norms[name]:.4g})" for name in largest[:3]))
+    return f"largest gradients: {lists[0]}; largest parameters: {lists[1]}"
 
 
 def _counts(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bert_core.model.catalogue import TrainableModel
-from bert_core.training.guard import Finding
+from bert_core.training.guard import SkippedStep
 from bert_core.training.state import read_weights, save_model
 from pipelines.stage import Progress
 from pipelines.tracking.tracker import now_ms
@@ -25,7 +25,7 @@ from pipelines.training.speed import Speed, SystemMetrics
 
 _FILE_NAME = "telemetry.json"
 _SUMMARY = (
-    "history", "times", "resumed_from", "training_seconds", "num_tokens", "skipped", "rollbacks",
+    "history", "times", "resumed_from", "training_seconds", "num_tokens", "skipped",
     "first_step_seconds",
 )  # fmt: skip
 _PROGRESS_SECONDS = 0.5
@@ -68,7 +68,6 @@ class Telemetry:
         self.training_seconds = 0.0  # in steps, evaluations and checkpoints not counted
         self.num_tokens = 0.0
         self.skipped: list[dict[str, Any]] = []  # steps that were left out, and what was found
-        self.rollbacks: list[dict[str, Any]] = []  # steps that were given up, and the rate since
         self.first_step_seconds: list[float] = []  # of each start, until its first step was done
         self._step = 0
 
@@ -127,24 +126,16 @@ class Telemetry:
         """Show a warning at the present step."""
         self.show(self._step, f"{self._stage}: {sentence}")
 
-    def skip(self, findings: Sequence[Finding]) -> None:
+    def skip(self, skipped: Sequence[SkippedStep]) -> None:
         """Record skipped steps; progress shows the last one."""
-        for found in findings:
-            figures = {"loss": found.loss, "gradient_norm": found.grad_norm, "limit": found.limit}
+        for each in skipped:
+            figures = {"loss": each.loss, "gradient_norm": each.grad_norm, "limit": each.limit}
             # Text where it is no number: JSON has none.
             plain = {key: v if math.isfinite(v) else str(v) for key, v in figures.items()}
-            self.skipped.append({"step": found.step, **plain})
-        if findings:
-            several = f"{len(findings)} steps were skipped, the last one: " * (len(findings) > 1)
-            self.warn(f"{several}{findings[-1]}" + ", so it was skipped" * (not several))
-
-    def roll_back(self, first: int, last: int, rate_scale: float) -> None:
-        """Record that the steps `first` to `last` were given up, and the rate since."""
-        self.rollbacks.append({"first": first, "last": last, "rate_scale": rate_scale})
-        self.warn(
-            f"too many steps in a row were skipped: back to step {first}, past step {last}, at "
-            f"{rate_scale:g} times the learning rate"
-        )
+            self.skipped.append({"step": each.step, **plain})
+        if skipped:
+            several = f"{len(skipped)} steps were skipped, the last one: " * (len(skipped) > 1)
+            self.warn(f"{several}{skipped[-1]}" + ", so it was skipped" * (not several))
 
     def heldout_loss(self, step: int) -> float | None:
         """The sum of the held-out losses at `step`; None where it was not evaluated."""

@@ -25,14 +25,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_store  # no public name for it
 
-from bert_core.backends.precision import Precision
-from bert_core.batch import Batch
 from bert_core.model.catalogue import TrainableModel
-from bert_core.training.loop import rehearse
-from bert_core.training.optimization import OptimizationConfig, Optimizer, state_size
+from bert_core.training.optimization import state_size
+from bert_core.training.optimizer_settings import OptimizationConfig
 from pipelines.artifacts.access import nearest_existing
 from pipelines.config.errors import UserError, first_line
-from pipelines.config.versions import computing_versions, peak_resident_bytes
+from pipelines.config.versions import computing_versions
 from pipelines.training.ranks import all_gather
 
 _MEETING_SECONDS = 300.0  # ranks come when they have read their inputs, some later than others
@@ -164,34 +162,6 @@ def node_memory(limit: Path = _LIMIT) -> int:
     except FileNotFoundError:  # no control group of version 2
         return total
     return total if allowed == "max" else min(total, int(allowed))
-
-
-def rehearsed(
-    stage: str,
-    model: TrainableModel,
-    optimizer: Optimizer,
-    batches: Sequence[Batch],
-    precision: Precision,
-    ranks_on_node: int,
-) -> str:
-    """A line on `batches`, each computed forward and backward; nothing of it stays.
-
-    All ranks call it: those of a node share its memory. Raises UserError where they do not fit.
-    """
-    started = time.perf_counter()
-    device = optimizer.arena.values.device
-    fewer = " or runtime.training_workers" if ranks_on_node > 1 else ""
-    remedy = f"lower micro_batch_size{fewer}, or raise runtime.checkpointed_layers"
-    with within_memory(f"the largest batch of {stage}", remedy, device, ranks_on_node):
-        for batch in batches:
-            rehearse(model, optimizer, batch, precision=precision)
-    seconds = time.perf_counter() - started
-    on_gpu = device.type == "cuda"
-    peak = torch.cuda.max_memory_reserved(device) if on_gpu else peak_resident_bytes()
-    return (
-        f"{stage}: the largest batch fits, rehearsed in {seconds:.1f} s with at most "
-        f"{peak / 2**20:,.0f} MiB of {'the GPU' if on_gpu else 'memory'} on a worker"
-    )
 
 
 @contextmanager

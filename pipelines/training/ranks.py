@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from bert_core.training.ranks import num_ranks
 
 if TYPE_CHECKING:  # who adds figures up need not read, nor depend on, the training loop
-    from bert_core.batch import Batch
     from bert_core.model.catalogue import Sum, TrainableModel
     from bert_core.training.loop import MicroBatches
-    from bert_core.training.optimization.configuration import Restart
+    from bert_core.training.optimizer_settings import Restart
     from pipelines.training.settings import TrainingSettings
 
 
@@ -47,8 +46,6 @@ class Work:
     patience: int | None = None  # evaluations without a lower held-out loss; None: all steps
     # Ends a training run that is only measured after a number of steps, the same on all ranks.
     is_enough: Callable[[int], bool] = lambda done: False
-    # One of every kind that needs as much memory as any; rehearsed before the first step.
-    largest_batches: "Callable[[], Sequence[Batch]] | None" = None
 
     def is_last(self, done: int) -> bool:
         """Whether the training run ends after `done` steps; all ranks ask once after each step."""

@@ -17,8 +17,8 @@ from pipelines.training.checkpoint_files import (
     DamagedCheckpointError,
 )
 from pipelines.training.checkpoints import Checkpoints
-from pipelines.training.ranks import Work, all_gather, broadcast, wait_for_all
-from pipelines.training.saving import TrainState, store_waiting
+from pipelines.training.ranks import all_gather, broadcast, wait_for_all
+from pipelines.training.saving import TrainState
 
 logger = logging.getLogger(__name__)
 
@@ -28,49 +28,20 @@ def restore(state: TrainState, seed: int) -> Position:
 
     The first rank chooses, all of them call this.
     """
-    position = _load(state, only_regular=False, restores_curve=True)
-    return position or Position(seed=seed, step=0)
+    return _load(state) or Position(seed=seed, step=0)
 
 
-def go_back(
-    state: TrainState, work: Work, position: Position,
-    *, after_step: int, rate_factor: float,
-) -> Position:  # fmt: skip
-    """Put weights and optimizer where the last regular checkpoint left them, or at the beginning.
-
-    The steps since then, up to `after_step`, are given up: training continues after them, at
-    `rate_factor` times its rates. The curve is kept. All ranks call this.
-    """
-    store_waiting(state)
-    saved = _load(state, only_regular=True, restores_curve=False)
-    if saved is None:
-        torch.manual_seed(position.seed)
-        state.model.load_state_dict(work.build_model().state_dict())
-        state.optimizer.reset()
-        if work.begin is not None:
-            work.begin(state.model)
-    first = saved.step if saved else 0
-    return Position(
-        seed=position.seed,
-        step=after_step + 1,
-        rate_scale=position.rate_scale * rate_factor,
-        given_up=(*position.given_up, (first, after_step)),
-    )
-
-
-def _load(state: TrainState, *, only_regular: bool, restores_curve: bool) -> Position | None:
+def _load(state: TrainState) -> Position | None:
     checkpoints, telemetry = state.checkpoints, state.telemetry
     position = None
     with newest_whole(
-        checkpoints, state.device,
-        node=state.node, is_writer=state.is_writer, only_regular=only_regular,
-    ) as folder:  # fmt: skip
+        checkpoints, state.device, node=state.node, is_writer=state.is_writer
+    ) as folder:
         if folder is not None:
             position = load_checkpoint(folder / MODEL_FOLDER, state.model, state.optimizer)
-            if restores_curve:
-                telemetry.restore(folder, position.step)
-                if state.best is not None:
-                    state.best.restore(folder)
+            telemetry.restore(folder, position.step)
+            if state.best is not None:
+                state.best.restore(folder)
     then = "using the previous one"
     if position is None:
         then = f"starting over: no other is whole; all of them are kept in {checkpoints.aside()}"
@@ -86,7 +57,6 @@ def newest_whole(
     *,
     node: str,
     is_writer: bool,
-    only_regular: bool = False,
 ) -> Iterator[Path | None]:
     """A readable folder with the newest checkpoint that is whole on every node.
 
@@ -100,8 +70,6 @@ def newest_whole(
     nodes = all_gather(node, device)
     is_reader = nodes.index(node) == this_rank()
     for checkpoint in found:
-        if only_regular and not checkpoint.is_regular:
-            continue
         with ExitStack() as stack:
             folder = trouble = ""
             if is_reader:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 
 from bert_core.model.catalogue import TrainableModel
-from bert_core.training.optimization import Optimizer
+from bert_core.training.optimizer import Optimizer
 from bert_core.training.state import Position, save_checkpoint, save_model
 from pipelines.artifacts.access import FULL, store_errors
 from pipelines.artifacts.scratch import scratch_folder

@@ -90,17 +90,7 @@ class TrainingSettings(Settings):
         default=5,
         ge=1,
         le=10**6,
-        description="After this many skipped steps in a row, training goes back to its last "
-        "checkpoint and continues after them, at a lower rate.",
-    )
-    max_rollbacks: int = Field(
-        default=3,
-        ge=0,
-        le=1000,
-        description="How often it may roll back before it ends with a diagnosis.",
-    )
-    rollback_rate_factor: float = Field(
-        default=0.5, gt=0, le=1, description="What each rollback multiplies the learning rate by."
+        description="After this many skipped steps in a row, training ends with a diagnosis.",
     )
     averaging_decay: float | None = Field(
         default=None,

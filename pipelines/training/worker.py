@@ -9,11 +9,12 @@ import ray.train.torch
 import torch
 
 from bert_core.backends.matrix_rate import measured_matrix_rate
-from bert_core.backends.memory import let_segments_grow, return_freed_memory
+from bert_core.backends.memory import return_freed_memory
 from bert_core.backends.precision import compute_dtype
 from bert_core.model.preparation import checkpoint_activations
 from bert_core.training.guard import GuardConfig
-from bert_core.training.optimization import OptimizationConfig, build_optimizer
+from bert_core.training.optimization import build_optimizer
+from bert_core.training.optimizer_settings import OptimizationConfig
 from pipelines.artifacts import Artifact
 from pipelines.config.versions import computing_machine
 from pipelines.training.checkpoints import Checkpoints
@@ -24,7 +25,6 @@ from pipelines.training.preflight import (
     check_disk_space,
     check_ranks_agree,
     checkpoint_bytes,
-    rehearsed,
     within_memory,
 )
 from pipelines.training.ranks import Work, rank_and_world_size, share_of_node, this_node
@@ -74,8 +74,6 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(values["num_threads"])
     return_freed_memory()  # the parameters move when the optimizer is built
     device = ray.train.torch.get_device()
-    if device.type == "cuda":
-        let_segments_grow()
     inputs = {name: each.fingerprint for name, each in values.items() if isinstance(each, Artifact)}
     asked_of_all = f"{work.num_steps} {settings.model_dump_json()} {inputs}"
     check_ranks_agree(work.stage, device, this_node(), asked_of_all)
@@ -109,7 +107,7 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
         if position.step:
             telemetry.show(position.step, f"{work.stage} resumed from step {position.step}")
         else:
-            _prepare_first_step(work, state, values, ranks_on_node)
+            _prepare_first_step(work, state, values)
         with listening_for_stop(values["messages"] if rank == 0 else None) as wants_stop:
             loop = TrainingLoop(
                 work, state, speed, device, values["precision"], wants_stop, started,
@@ -125,18 +123,12 @@ def run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
     return {**telemetry.summary(), "undelivered": telemetry.undelivered(), **result}
 
 
-def _prepare_first_step(
-    work: Work, state: TrainState, values: dict[str, Any], ranks_on_node: int
-) -> None:
+def _prepare_first_step(work: Work, state: TrainState, values: dict[str, Any]) -> None:
     """Prepare the first step of a training run without a checkpoint. All ranks call it."""
     model, optimizer = state.model, state.optimizer
     if state.is_writer:
         sizes = checkpoint_bytes(model, optimizer.config, with_best=state.best is not None)
         check_disk_space(work.stage, *sizes, values["checkpoint_folder"])
-    if work.largest_batches is not None:
-        largest, precision = work.largest_batches(), values["precision"]
-        note = rehearsed(work.stage, model, optimizer, largest, precision, ranks_on_node)
-        state.telemetry.show(0, note)
     if work.begin is not None:
         work.begin(model)
 

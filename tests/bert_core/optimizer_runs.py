@@ -3,7 +3,8 @@
 import torch
 
 from bert_core.model.catalogue import PretrainingModel
-from bert_core.training.optimization import OptimizationConfig, build_optimizer
+from bert_core.training.optimization import build_optimizer
+from bert_core.training.optimizer_settings import OptimizationConfig
 from tests.bert_core.batches import small_config
 
 NUM_STEPS, RATE, DECAY = 50, 5e-3, 0.1

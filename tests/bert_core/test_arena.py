@@ -8,10 +8,10 @@ from torch import nn
 from bert_core.batch import LabelledBatch
 from bert_core.model.catalogue import PretrainingModel, SequenceClassifier
 from bert_core.model.preparation import freeze
-from bert_core.training import loop
 from bert_core.training.guard import SkippedStepsError
 from bert_core.training.loop import train
-from bert_core.training.optimization import AdamW, OptimizationConfig
+from bert_core.training.optimization import AdamW
+from bert_core.training.optimizer_settings import OptimizationConfig
 from bert_core.training.step import optimizer_step
 from tests.bert_core import test_loop
 from tests.bert_core.batches import ragged_batch, small_config
@@ -90,19 +90,10 @@ def test_what_is_frozen_may_move_and_values_may_be_loaded(backend):
         assert moved == (not name.startswith("encoder.embeddings.")), name
 
 
-def test_batches_go_where_the_model_is(monkeypatch):
-    late = loop._Flags(test_loop.NUM_STEPS)  # of tensors without numbers none can be read
-    monkeypatch.setattr(loop, "_Flags", lambda steps_behind: late)
-    model = PretrainingModel(small_config()).to("meta")
-    optimizer = AdamW(model, OptimizationConfig(num_steps=test_loop.NUM_STEPS))
-    report = next(train(model, optimizer, test_loop.micro_batches, seed=1))
-    assert report.loss.is_meta
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 def test_a_model_on_another_card_than_the_current_one_trains_and_is_halted():
-    """Never run yet: no machine with two cards was there. Flags are copied on the card's stream."""
+    """Never run yet: no machine with two cards was there."""
     torch.manual_seed(0)
     model = PretrainingModel(small_config(type_vocab_size=3)).to("cuda:1")
     with torch.no_grad():

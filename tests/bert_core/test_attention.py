@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from bert_core.backends.attention_dropout import attention_dropout
 from bert_core.backends.cpu.grouped_attention import _LONGEST_SAVED
 from bert_core.backends.cpu.layout import lay_out
-from bert_core.backends.dropout import DropoutKey
+from bert_core.backends.dropout import DropoutKey, attention_dropout
 from bert_core.backends.operations import backend_for, use_backend
 from bert_core.model.layers import attention_probabilities
 from tests.bert_core.batches import ragged_batch

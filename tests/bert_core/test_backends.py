@@ -14,10 +14,17 @@ from bert_core.backends.context import computing
 from bert_core.backends.dropout import DropoutKey
 from bert_core.backends.operations import backend_for, use_backend
 from bert_core.model.catalogue import build_model
-from bert_core.training.optimization import AdamW, OptimizationConfig
+from bert_core.training.optimization import AdamW
+from bert_core.training.optimizer_settings import OptimizationConfig
 from tests.bert_core.batches import pretraining_batch, small_config
 from tests.bert_core.test_precision import batch_for
-from tests.bert_core.test_traced import HEAD_SETTINGS
+
+HEAD_SETTINGS = {
+    "pretraining": {}, "language_model": {}, "next_sentence": {}, "regression": {},
+    "multiple_choice": {}, "span_prediction": {},
+    "sequence_classification": {"num_labels": 3}, "multi_label_classification": {"num_labels": 3},
+    "token_classification": {"num_labels": 5},
+}  # fmt: skip
 
 CPU = torch.device("cpu")
 # From long to short, as the cpu backend sorts: an element is counted by the row it is computed in.

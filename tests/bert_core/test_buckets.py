@@ -5,27 +5,27 @@ from itertools import pairwise
 import torch
 
 from bert_core.training import exchange
-from bert_core.training.depth import depths
 from bert_core.training.exchange import GradientExchange, buckets
-from bert_core.training.optimization import AdamW, OptimizationConfig
+from bert_core.training.optimization import AdamW
+from bert_core.training.optimizer_settings import OptimizationConfig
 from tests.bert_core.optimizer_runs import new_model
 
 
 def test_buckets_cover_the_arena_once_and_stay_below_their_size():
     model = new_model()
     arena = AdamW(model, OptimizationConfig(num_steps=1, layer_decay=0.5)).arena
-    depth_of = depths([name for name, _ in model.named_parameters()])
+    names = [name for name, _ in model.named_parameters()]
     for size in (1, 5_000, 1 << 30):
-        found = buckets(arena, size)
+        found = buckets(arena, names, size)
         ends = sorted((bucket.begin, bucket.end) for bucket in found)
         assert ends[0][0] == 0
         assert ends[-1][1] == arena.gradients.numel()
         assert all(a[1] == b[0] for a, b in pairwise(ends))
-        assert [b.depth for b in found] == sorted((b.depth for b in found), reverse=True)
+        firsts = [min(names.index(name) for name in bucket.names) for bucket in found]
+        assert firsts == sorted(firsts, reverse=True)  # what is complete last comes last
         for bucket in found:
             inside = [n for n, (b, _) in arena.spans().items() if bucket.begin <= b < bucket.end]
             assert list(bucket.names) == inside
-            assert bucket.depth == min(depth_of[n] for n in inside)
             assert len(inside) == 1 or bucket.end - bucket.begin <= size
 
 
@@ -60,7 +60,8 @@ def test_one_compiled_graph_stays_whole_and_sends_everything(monkeypatch):
     for loss in (model.loss, compiled):
         with torch._dynamo.config.patch(error_on_recompile=True):
             for num_rows in (5, 6, 7):
-                counting = Counting(arena, bucket_megabytes=1e-5)
+                names = [name for name, _ in model.named_parameters()]
+                counting = Counting(arena, names, bucket_megabytes=1e-5)
                 with counting.while_backward():
                     loss(torch.ones(num_rows, 4)).backward()
                 assert len(counting._sent) == len(counting._buckets) > 1

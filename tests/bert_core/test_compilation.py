@@ -19,7 +19,8 @@ from bert_core.ragged import RaggedBatch
 from bert_core.config import EncoderConfig
 from bert_core.training.loop import train
 from bert_core.model.catalogue import PretrainingModel
-from bert_core.training.optimization import AdamW, OptimizationConfig
+from bert_core.training.optimization import AdamW
+from bert_core.training.optimizer_settings import OptimizationConfig
 
 def batch(step):
     random = np.random.default_rng(step)

@@ -1,19 +1,20 @@
 """Dropout is a function of (seed, step, micro-batch, layer, site, element), at the rate asked for.
 
-On a CPU the words are drawn stretch by stretch; a compiler sees one expression. Both are the same.
+That is on a CPU; on a GPU, and where layers are compiled, torch's generator draws.
 """
 
 import numpy as np
 import pytest
 import torch
 
-from bert_core.backends.attention_dropout import AttentionDropout
 from bert_core.backends.dropout import (
     CHUNK,
+    AttentionDropout,
     DropoutKey,
     DropoutMask,
     Site,
     dropout,
+    dropout_mask,
     threshold,
 )
 from bert_core.randomness import fold_in, fold_in_word, random_bits
@@ -22,7 +23,7 @@ SITE = Site.ATTENTION_OUTPUT
 
 
 def mask(*position, size, rate, layer=0, site=SITE):
-    return DropoutKey.at(*position).at_layer(layer).mask(site, torch.empty(size), rate)
+    return dropout_mask(torch.empty(size), rate, DropoutKey.at(*position).at_layer(layer), site)
 
 
 def dropped(*position, size, rate, **where):
@@ -65,9 +66,11 @@ def test_the_draw_depends_on_its_position_alone():
 def test_the_order_in_which_masks_are_asked_for_does_not_matter():
     key, values = DropoutKey.at(0, 0, 0), torch.empty(1000)
     places = [(layer, site) for layer in range(4) for site in Site]
-    forwards = [key.at_layer(layer).mask(site, values, 0.5).words() for layer, site in places]
+    forwards = [
+        dropout_mask(values, 0.5, key.at_layer(layer), site).words() for layer, site in places
+    ]
     backwards = [
-        key.at_layer(layer).mask(site, values, 0.5).words() for layer, site in places[::-1]
+        dropout_mask(values, 0.5, key.at_layer(layer), site).words() for layer, site in places[::-1]
     ]
     assert all(map(torch.equal, forwards, backwards[::-1]))
 
@@ -80,7 +83,7 @@ def test_an_element_is_dropped_whatever_comes_after_it():
 def test_sites_and_layers_draw_independently():
     key, values = DropoutKey.at(0, 0, 0), torch.empty(500_000)
     draws = [
-        key.at_layer(layer).mask(site, values, 0.5).words() < threshold(0.5)
+        dropout_mask(values, 0.5, key.at_layer(layer), site).words() < threshold(0.5)
         for layer in range(2)
         for site in (Site.ATTENTION_PROBABILITIES, Site.ATTENTION_OUTPUT, Site.FEED_FORWARD_OUTPUT)
     ]
@@ -106,24 +109,14 @@ def test_sequences_draw_their_probabilities_independently():
     assert (torch.corrcoef(calls) - torch.eye(16)).abs().max() < 0.03
 
 
-@pytest.mark.parametrize("shape", [(5,), (33, 7), (CHUNK,), (3, CHUNK // 2 + 1)])
-@pytest.mark.parametrize("layer", [0, 11])
-def test_the_expression_draws_what_the_stretches_are(shape, layer):
-    drawn = mask(7, 8, 9, size=shape, rate=0.1, layer=layer)
-    assert torch.equal(drawn.words(), drawn._words_by_expression())
-
-
-@pytest.mark.parametrize("num_heads", [1, 5])
 @pytest.mark.parametrize("lengths", [(3,), (300, 12, 299), (20, 20)])
-def test_the_expression_for_probabilities_draws_what_the_stretches_are(lengths, num_heads):
+def test_probabilities_of_a_padded_batch_are_those_of_its_sequences(lengths):
     drawn = AttentionDropout(DropoutKey.at(7, 8, 9).at_layer(2), 0.3)
-    size = max(lengths)
-    offsets = drawn.offsets(len(lengths), num_heads, size)
-    signs = drawn.signs(offsets, list(enumerate(lengths)), num_heads, size)
-    kept = drawn.kept(torch.tensor(lengths), num_heads, size, torch.float64)
+    kept = drawn.kept(lengths, 5, torch.float64)
+    offsets = drawn.offsets(len(lengths), 5, max(lengths))
     for place, length in enumerate(lengths):
-        ours = signs.unflatten(0, (len(lengths), num_heads))[place, :, :length, :length]
-        assert torch.equal(ours < 0, kept[place, :, :length, :length] == 0)
+        alone = drawn.signs(offsets, [(place, length)], 5, length)
+        assert torch.equal(alone < 0, kept[place, :, :length, :length] == 0)
 
 
 def test_words_are_folded_alike_as_arrays_and_as_integers():

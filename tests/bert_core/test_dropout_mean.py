@@ -7,8 +7,13 @@ sequences of S = 64, H = 4 heads.
 import pytest
 import torch
 
-from bert_core.backends.attention_dropout import AttentionDropout
-from bert_core.backends.dropout import DropoutKey, Site, dropout
+from bert_core.backends.dropout import (
+    AttentionDropout,
+    DropoutKey,
+    Site,
+    dropout,
+    dropout_mask,
+)
 from bert_core.backends.operations import backend_for
 from tests.bert_core.batches import ragged_batch
 
@@ -35,14 +40,15 @@ def test_of_hidden_states(backend, rate):
     values.requires_grad_()
     out = dropout(values, rate, key, Site.EMBEDDINGS)
     out.backward(gradient)
-    scale = key.mask(Site.EMBEDDINGS, values, rate).kept(torch.float64) / (1 - rate)
+    scale = dropout_mask(values, rate, key, Site.EMBEDDINGS).kept(torch.float64) / (1 - rate)
     assert_as_large(out, values.detach() * scale)
     assert_as_large(values.grad, gradient * scale)
 
 
 @RATES
 def test_of_what_is_added_and_normalized(backend, rate):
-    mask = DropoutKey.at(0, 0, 0).mask(Site.ATTENTION_OUTPUT, torch.empty(1024, 256), rate)
+    key = DropoutKey.at(0, 0, 0)
+    mask = dropout_mask(torch.empty(1024, 256), rate, key, Site.ATTENTION_OUTPUT)
     update, gradient = drawn(1024, 256, seed=0), drawn(1024, 256, seed=1)
     update.requires_grad_()
     # Beside such an epsilon the variance is nothing: centred values are divided by 2^10.
@@ -68,7 +74,7 @@ def test_of_attention_probabilities(backend, rate):
     operations, tokens = backend_for(CPU), ragged_batch((64,) * 16)
     out = operations.attend(qkv, operations.lay_out(tokens), False, dropped)
     out.backward(gradient)
-    kept = dropped.kept(torch.full((16,), 64), 4, 64, torch.float64)  # [N, H, S, S]
+    kept = dropped.kept((64,) * 16, 4, torch.float64)  # [N, H, S, S]
     read = kept / 64 / (1 - rate)
     assert_as_large(by_head(out), read @ by_head(qkv.detach()[:, 2]))
     assert_as_large(by_head(qkv.grad[:, 2]), read.transpose(2, 3) @ by_head(gradient))

@@ -9,16 +9,15 @@ import torch
 import torch.distributed as dist
 from torch.utils.checkpoint import checkpoint
 
-from bert_core.backends.context import computing
 from bert_core.backends.cpu.layout import lay_out
 from bert_core.backends.dropout import DropoutKey
 from bert_core.backends.operations import use_backend
 from bert_core.batch import LabelledBatch
 from bert_core.model.catalogue import PretrainingModel, SequenceClassifier
 from bert_core.model.preparation import checkpoint_activations, freeze
-from bert_core.training.compilation import CompiledLayers
 from bert_core.training.exchange import GradientExchange
-from bert_core.training.optimization import AdamW, OptimizationConfig
+from bert_core.training.optimization import AdamW
+from bert_core.training.optimizer_settings import OptimizationConfig
 from tests.bert_core.batches import pretraining_batch, ragged_batch, small_config
 from tests.bert_core.ranks import run_ranks
 
@@ -29,7 +28,7 @@ BUCKET_MEGABYTES = 0.03  # so that each layer of the small model has buckets of 
 def new_model(case="pretraining"):
     torch.manual_seed(0)
     config = small_config(num_layers=NUM_LAYERS)
-    if case in ("pretraining", "plain", "copies", "compiled"):
+    if case in ("pretraining", "plain"):
         return PretrainingModel(config)
     if case.startswith("siamese"):
         model = Siamese(config)
@@ -70,36 +69,36 @@ class Siamese(PretrainingModel):
         return {**first, **{f"{name} again": loss for name, loss in second.items()}}
 
 
-def both_ways(rank, case, idle_rank, dtype, adds_itself=True, compiler=None):
+def exchange_of(model, arena, dtype="float32"):
+    names = [name for name, _ in model.named_parameters()]
+    return GradientExchange(arena, names, dtype, BUCKET_MEGABYTES)
+
+
+def both_ways(rank, case, idle_rank, dtype, adds_itself=True):
     """Gradients after buckets, after one exchange, buckets sent early, buckets."""
     model = new_model(case)
     arena = AdamW(model, OptimizationConfig(num_steps=1)).arena
-    weights = arena.compute_weights(torch.float32) if adds_itself else None
-    block = partial(computing, None, weights)
-    if case == "copies":
-        block = partial(arena.computing, torch.bfloat16)
+    block = partial(arena.computing, torch.float32) if adds_itself else nullcontext
     gradients = {}
-    layers = CompiledLayers(model, compiler).computing() if compiler else nullcontext()
-    with layers:
-        for way in ("buckets", "at once"):
+    for way in ("buckets", "at once"):
+        arena.gradients.zero_()
+        both = exchange_of(model, arena, dtype)
+        if rank != idle_rank:
+            backward(model, 10 * rank, block)
+            with both.while_backward():
+                backward(model, 10 * rank + 1, block)
+        if way == "buckets":
+            num_early = len(both._sent)
+            sizes = [sent.numel() for _, sent in both._sent]
+            both.finish()
+        else:  # what was sent must be received, then it is the ranks' own again
+            both.finish()
             arena.gradients.zero_()
-            both = GradientExchange(arena, dtype, BUCKET_MEGABYTES)
             if rank != idle_rank:
                 backward(model, 10 * rank, block)
-                with both.while_backward():
-                    backward(model, 10 * rank + 1, block)
-            if way == "buckets":
-                num_early = len(both._sent)
-                sizes = [sent.numel() for _, sent in both._sent]
-                both.finish()
-            else:  # what was sent must be received, then it is the ranks' own again
-                both.finish()
-                arena.gradients.zero_()
-                if rank != idle_rank:
-                    backward(model, 10 * rank, block)
-                    backward(model, 10 * rank + 1, block)
-                dist.all_reduce(arena.gradients)
-            gradients[way] = arena.gradients.tolist()
+                backward(model, 10 * rank + 1, block)
+            dist.all_reduce(arena.gradients)
+        gradients[way] = arena.gradients.tolist()
     planned = [bucket.end - bucket.begin for bucket in both._buckets]
     assert sizes == planned[:num_early]
     return gradients, num_early, len(planned)
@@ -111,23 +110,14 @@ CASES = (
 )  # fmt: skip
 
 
-def traced(rank, case):
-    """Both ways by the plain backend, in plain Python or in compiled layers."""
-    torch._dynamo.reset()
-    with use_backend("plain"):
-        if case != "compiled":
-            return both_ways(rank, case, None, "float32", adds_itself=False)
-        return both_ways(rank, case, None, "float32", adds_itself=False, compiler="aot_eager")
-
-
 def every_case(rank):
     exact = {
         (case, adds_itself): both_ways(rank, case, None, "float32", adds_itself)
         for case in CASES
         for adds_itself in (True, False)
     }
-    for case in ("plain", "copies"):
-        exact[case, False] = traced(rank, case)
+    with use_backend("plain"):
+        exact["plain", False] = both_ways(rank, "plain", None, "float32", adds_itself=False)
     return exact | {"bf16": both_ways(rank, "pretraining", None, "bf16")}
 
 
@@ -143,15 +133,8 @@ def test_buckets_of_two_ranks_have_the_bits_of_one_exchange(ranks, case, adds_it
     assert_bits_of_one_exchange(ranks, case, adds_itself)
 
 
-@pytest.mark.parametrize("case", ["plain", "copies"])
-def test_the_plain_backend_sends_the_same_bits_early(ranks, case):
-    assert_bits_of_one_exchange(ranks, case, adds_itself=False)
-
-
-@pytest.mark.slow
-def test_compiled_layers_send_the_same_bits_early():
-    ranks = [{("compiled", False): found} for found in run_ranks(traced, 2, "compiled")]
-    assert_bits_of_one_exchange(ranks, "compiled", adds_itself=False)
+def test_the_plain_backend_sends_the_same_bits_early(ranks):
+    assert_bits_of_one_exchange(ranks, "plain", adds_itself=False)
 
 
 def assert_bits_of_one_exchange(ranks, case, adds_itself):
@@ -202,7 +185,7 @@ def hooked_twice(rank, use_reentrant):
     gradients = []
     for is_early in (True, False):
         arena.gradients.zero_()
-        both = GradientExchange(arena, "float32", BUCKET_MEGABYTES)
+        both = exchange_of(model, arena)
         if is_early:
             with both.while_backward():
                 backward(model, rank)
@@ -227,7 +210,7 @@ def test_activation_checkpointing_runs_the_hooks_twice_and_does_no_harm():
 def test_alone_nothing_is_watched_or_sent():
     model = new_model()
     arena = AdamW(model, OptimizationConfig(num_steps=1)).arena
-    both = GradientExchange(arena)
+    both = exchange_of(model, arena)
     with both.while_backward():
         assert not any(p._post_accumulate_grad_hooks for p in model.parameters())
         backward(model, 0)

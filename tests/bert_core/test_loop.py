@@ -1,19 +1,20 @@
 """A run is a function of its arguments: interrupted or not, in one piece or several."""
 
 import pickle
-import shutil
 
 import pytest
 import torch
 
-from bert_core.backends.operations import use_backend
 from bert_core.model.catalogue import PretrainingModel
+from bert_core.model.preparation import freeze
 from bert_core.training import loop
-from bert_core.training.guard import Finding, GuardConfig, SkippedStepsError
-from bert_core.training.loop import STEPS_BEHIND, train
-from bert_core.training.optimization import AdamW, OptimizationConfig
+from bert_core.training.guard import GuardConfig, SkippedStep, SkippedStepsError
+from bert_core.training.loop import train
+from bert_core.training.optimization import AdamW
+from bert_core.training.optimizer_settings import OptimizationConfig
 from bert_core.training.state import Position, load_checkpoint, save_checkpoint
 from tests.bert_core.batches import pretraining_batch, small_config
+from tests.bert_core.ranks import run_ranks
 
 NUM_STEPS = 6
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -163,42 +164,10 @@ def test_a_halted_training_is_not_saved_and_goes_on_once_a_state_is_loaded(tmp_p
     assert any(not torch.equal(before[name], tensor) for name, tensor in weights(model).items())
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
-@pytest.mark.filterwarnings("ignore:The .grad attribute")  # dynamo looks, and hides it otherwise
-def test_a_training_with_compiled_layers_takes_the_same_steps():
-    losses = {}
-    for compiled in (False, True):
-        torch.manual_seed(0)
-        model = PretrainingModel(small_config(num_layers=1, hidden_dropout=0.0))
-        optimizer = AdamW(model, OptimizationConfig(num_steps=2, learning_rate=1e-3))
-        with use_backend("plain"):
-            reports = train(model, optimizer, micro_batches, seed=1, compiled=compiled)
-            losses[compiled] = [float(report.loss) for report in reports]
-    assert losses[True] == pytest.approx(losses[False], rel=1e-4)
-
-
-@pytest.mark.gpu
-@needs_gpu
-@pytest.mark.parametrize("compiled", [False, True])
-def test_a_step_asks_the_host_for_nothing(compiled):
-    torch.manual_seed(0)
-    model = PretrainingModel(small_config()).to("cuda")
-    optimizer = AdamW(model, OptimizationConfig(num_steps=NUM_STEPS))
-    steps = train(model, optimizer, micro_batches, seed=1, compiled=compiled)
-    next(steps)  # whatever is compiled or allocated once
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        reports = [next(steps) for _ in range(2)]
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert all(bool(report.is_taken) for report in reports)
-
-
 def test_the_error_travels_between_processes():
-    found = [Finding(7, torch.inf, 1.0, torch.inf), Finding(8, 1.0, 200.0, 100.0)]
-    error = pickle.loads(pickle.dumps(SkippedStepsError(found, 7, 2)))
-    assert (error.first_step, error.last_step, error.found) == (7, 8, tuple(found))
+    last = SkippedStep(8, 1.0, 200.0, 100.0)
+    error = pickle.loads(pickle.dumps(SkippedStepsError(last, 2, "largest gradients: none")))
+    assert (error.last, error.num_in_a_row, error.diagnosis) == (last, 2, "largest gradients: none")
     assert "step 8 is out of all proportion (norm 200, at most 100)" in str(error)
 
 
@@ -213,27 +182,48 @@ def test_all_steps_end_where_a_stop_is_wanted():
     assert reports == [0, 1, 2]  # that one was asked for when it began
 
 
-def test_a_halt_that_is_not_read_yet_comes_before_a_stop(monkeypatch):
-    late = loop._Flags(2)  # as a GPU's host reads them, though sooner
-    monkeypatch.setattr(loop, "_Flags", lambda steps_behind: late)
-    torch.manual_seed(0)
-    model = PretrainingModel(small_config(type_vocab_size=3))
-    optimizer = AdamW(model, OptimizationConfig(num_steps=NUM_STEPS, guard=ONE_IS_ENOUGH))
-    with torch.no_grad():
-        model.encoder.embeddings.token_type[2] = torch.inf
-    reports = train(
-        model, optimizer, lambda step: poisoned(step, 1), seed=1, wants_stop=lambda: True
-    )
-    assert [next(reports).step for _ in range(3)] == [0, 1, 2]
-    with pytest.raises(SkippedStepsError, match="loss of step 1 is not finite"):
-        next(reports)
-
-
 @pytest.mark.gpu
 @needs_gpu
-def test_a_gpu_stops_a_few_steps_later():
+def test_a_gpu_is_asked_every_eighth_step_alone():
     torch.manual_seed(0)
     model = PretrainingModel(small_config()).to("cuda")
     optimizer = AdamW(model, OptimizationConfig(num_steps=40))
     steps = train(model, optimizer, micro_batches, seed=1, wants_stop=lambda: True)
-    assert [report.step for report in steps] == list(range(STEPS_BEHIND + 1))
+    next(steps)  # whatever is allocated once
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        reports = [next(steps) for _ in range(6)]
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert all(bool(report.is_taken) for report in reports)
+    assert [report.step for report in steps] == [7]
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_equal_seeds_give_equal_dropout_on_a_gpu():
+    losses = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        model = PretrainingModel(small_config(hidden_dropout=0.3)).to("cuda")
+        optimizer = AdamW(model, OptimizationConfig(num_steps=3))
+        steps = train(model, optimizer, micro_batches, seed=1)
+        losses.append([float(report.loss) for report in steps])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+def ranks_with_other_weights(rank):
+    torch.manual_seed(rank)
+    model = PretrainingModel(small_config())
+    freeze(model, layers=1)
+    optimizer = AdamW(model, OptimizationConfig(num_steps=2))
+    for _ in train(model, optimizer, lambda step: [(rank, pretraining_batch(seed=rank))], seed=0):
+        pass
+    return {name: tensor.tolist() for name, tensor in model.state_dict().items()}
+
+
+def test_ranks_start_with_the_weights_of_the_first():
+    first, second = run_ranks(ranks_with_other_weights, 2)
+    assert first == second
+    frozen = "encoder.layers.0.attention.to_out.weight"
+    assert first[frozen] == new_run()[0].state_dict()[frozen].tolist()

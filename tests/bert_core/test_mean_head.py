@@ -14,7 +14,8 @@ from bert_core.model.catalogue import build_model
 from bert_core.ragged import RaggedBatch
 from bert_core.training.evaluation import evaluate
 from bert_core.training.loop import train
-from bert_core.training.optimization import AdamW, OptimizationConfig
+from bert_core.training.optimization import AdamW
+from bert_core.training.optimizer_settings import OptimizationConfig
 from bert_core.training.state import load_model, save_model
 from bert_core.training.step_operations import batch_operations
 from bert_core.vocabulary import SPECIAL_TOKENS, WordPieceTokenizer

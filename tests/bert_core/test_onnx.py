@@ -9,7 +9,7 @@ from bert_core.model.catalogue import Model, build_model
 from bert_core.onnx import INPUTS, OnnxModel, encoder_alone, export_onnx, output_names, writing
 from bert_core.onnx.padded import PaddedModel, answer_of, is_of_tokens, outputs_of
 from tests.bert_core.batches import ragged_batch, small_config
-from tests.bert_core.test_traced import HEAD_SETTINGS, new_model
+from tests.bert_core.test_backends import HEAD_SETTINGS, new_model
 
 HEADS = ("encoder", *HEAD_SETTINGS, "sentence_embedding")
 POOLINGS = ("mean", "cls", "max", "mean_sqrt_len", "pooled")

@@ -6,8 +6,8 @@ from itertools import pairwise
 import pytest
 import torch
 
-from bert_core.training.optimization import AdamW, OptimizationConfig
-from bert_core.training.optimization.configuration import Restart
+from bert_core.training.optimization import AdamW
+from bert_core.training.optimizer_settings import OptimizationConfig, Restart
 from tests.bert_core.test_loop import new_run
 
 

@@ -5,11 +5,8 @@ import torch
 
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.loop import train
-from bert_core.training.optimization import (
-    OPTIMIZERS,
-    OptimizationConfig,
-    build_optimizer,
-)
+from bert_core.training.optimization import OPTIMIZERS, build_optimizer
+from bert_core.training.optimizer_settings import OptimizationConfig
 from bert_core.training.state import Position, load_checkpoint, save_checkpoint
 from tests.bert_core.batches import pretraining_batch, small_config
 from tests.bert_core.optimizer_references import (
@@ -134,7 +131,7 @@ def test_an_update_asks_the_host_for_nothing_on_a_gpu(name):
     finally:
         torch.cuda.set_sync_debug_mode(before)
     assert optimizer.num_updates == 3
-    assert [finding.step for finding in optimizer.guard.found()] == [1]
+    assert [each.step for each in optimizer.guard.new_skipped()] == [1]
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

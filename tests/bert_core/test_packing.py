@@ -13,7 +13,8 @@ from bert_core.backends.cpu import layer_kernels, look_up
 from bert_core.backends.cpu.layer_kernels import _PACKS
 from bert_core.model.trainable import PACKED_TOKENS
 from bert_core.ragged import RaggedBatch
-from bert_core.training.optimization import AdamW, OptimizationConfig
+from bert_core.training.optimization import AdamW
+from bert_core.training.optimizer_settings import OptimizationConfig
 from tests.bert_core.test_asking import QUESTIONS, model_for
 from tests.bert_core.test_inference import TEXTS, new_model
 from tests.bert_core.test_inference import tokenizer as tokenizer

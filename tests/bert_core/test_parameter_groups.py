@@ -5,15 +5,8 @@ import torch
 
 from bert_core.model.catalogue import SequenceClassifier
 from bert_core.model.preparation import freeze
-from bert_core.training.depth import depths
-from bert_core.training.optimization import (
-    LAMB,
-    OPTIMIZERS,
-    AdamW,
-    Muon,
-    OptimizationConfig,
-    build_optimizer,
-)
+from bert_core.training.optimization import LAMB, OPTIMIZERS, AdamW, Muon, build_optimizer
+from bert_core.training.optimizer_settings import OptimizationConfig
 from tests.bert_core.batches import small_config
 from tests.bert_core.optimizer_runs import DECAY, new_model, new_run
 
@@ -62,12 +55,6 @@ def test_frozen_layers_keep_the_rates_of_the_others():
     scales = {n: g.rate_scale for g in optimizer._groups for n in g.names}
     assert scales["encoder.layers.1.attention.to_out.bias"] == 0.5
     assert not any(name.startswith("encoder.layers.0") for name in scales)
-
-
-def test_depths_follow_the_layers():
-    names = ["encoder.embeddings.token", "encoder.layers.0.x", "encoder.layers.11.x", "pooler.x"]
-    assert list(depths(names).values()) == [0, 1, 12, 13]
-    assert depths(["encoder.new", "head.x"]) == {"encoder.new": 0, "head.x": 1}
 
 
 @pytest.mark.parametrize(

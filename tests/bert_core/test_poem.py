@@ -10,7 +10,8 @@ from bert_core.inference import complete
 from bert_core.model.catalogue import LanguageModel
 from bert_core.ragged import RaggedBatch
 from bert_core.training.loop import train
-from bert_core.training.optimization import AdamW, OptimizationConfig
+from bert_core.training.optimization import AdamW
+from bert_core.training.optimizer_settings import OptimizationConfig
 
 CHINESE = " ".join("床前明月光疑是地上霜举头望明月低头思故乡")
 ENGLISH = (

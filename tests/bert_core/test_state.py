@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 
 from bert_core.model.catalogue import build_model
 from bert_core.training import state
-from bert_core.training.optimization import AdamW, OptimizationConfig
+from bert_core.training.optimization import AdamW
+from bert_core.training.optimizer_settings import OptimizationConfig
 from bert_core.training.state import (
     Position,
     load_checkpoint,
@@ -82,7 +83,7 @@ def test_a_checkpoint_holds_no_code(tmp_path):
     names = sorted(path.name for path in (tmp_path / "step-1").iterdir())
     assert names == ["config.json", "model.safetensors", "training_state.pt"]
     stored = torch.load(tmp_path / "step-1" / "training_state.pt", weights_only=True)
-    assert stored["position"] == {"seed": 4, "step": 1, "rate_scale": 1.0, "given_up": ()}
+    assert stored["position"] == {"seed": 4, "step": 1}
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):

@@ -13,7 +13,8 @@ from bert_core.model.catalogue import PretrainingModel
 from bert_core.ragged import RaggedBatch
 from bert_core.training import evaluation
 from bert_core.training.evaluation import evaluate
-from bert_core.training.optimization import AdamW, OptimizationConfig
+from bert_core.training.optimization import AdamW
+from bert_core.training.optimizer_settings import OptimizationConfig
 from bert_core.training.step import optimizer_step
 from tests.bert_core.batches import pretraining_batch, small_config
 

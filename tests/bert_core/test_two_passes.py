@@ -1,16 +1,15 @@
 """Two passes of one text, as SimCSE compares them (Gao, Yao and Chen, 2021), drop differently."""
 
 import numpy as np
-import pytest
 import torch
 
-from bert_core.backends.attention_dropout import AttentionDropout
-from bert_core.backends.dropout import DropoutKey, Site
+from bert_core.backends.dropout import DropoutKey, Site, dropout_mask
 from bert_core.batch import LabelledBatch
 from bert_core.model.sentence_encoder import SCALE, SentenceEncoder
 from bert_core.model.trainable import Sum
 from bert_core.training.loop import train
-from bert_core.training.optimization import AdamW, OptimizationConfig
+from bert_core.training.optimization import AdamW
+from bert_core.training.optimizer_settings import OptimizationConfig
 from tests.bert_core.batches import LENGTHS, ragged_batch, small_config
 
 NUM_TEXTS = len(LENGTHS)
@@ -61,22 +60,12 @@ def test_children_draw_independently_in_every_layer():
     key, values = DropoutKey.at(0, 0, 0), torch.empty(200_000)
     keys = [key, key.child(0), key.child(1), DropoutKey.at(0, 0, 1).child(0)]
     drops = [
-        each.at_layer(layer).mask(Site.ATTENTION_OUTPUT, values, 0.5).kept(torch.float32)
+        dropout_mask(values, 0.5, each.at_layer(layer), Site.ATTENTION_OUTPUT).kept(torch.float32)
         for each in keys
         for layer in (0, 1)
     ]
     correlation = torch.corrcoef(torch.stack(drops)) - torch.eye(len(drops))
     assert correlation.abs().max() < 0.02
-
-
-def test_an_expression_draws_what_the_stretches_of_a_child_are():
-    child = DropoutKey.at(7, 8, 9).child(3).at_layer(2)
-    drawn = child.mask(Site.HEAD, torch.empty(33, 7), 0.1)
-    assert torch.equal(drawn.words(), drawn._words_by_expression())
-    dropped, lengths = AttentionDropout(child, 0.3), (20, 20)
-    signs = dropped.signs(dropped.offsets(2, 4, 20), list(enumerate(lengths)), 4, 20)
-    kept = dropped.kept(torch.tensor(lengths), 4, 20, torch.float32)
-    assert torch.equal(signs.view(2, 4, 20, 20) >= 0, kept > 0)
 
 
 def test_a_loss_that_compares_two_passes_is_trained_reproducibly(backend):
@@ -87,24 +76,8 @@ def test_a_loss_that_compares_two_passes_is_trained_reproducibly(backend):
     assert torch.equal(weights, weights_again)
 
 
-class TwiceUnderOneKey(ComparedWithItself):
-    passes = (1, 1)
-
-
-class TwiceUnderItsOwn(ComparedWithItself):
-    def loss_sums(self, batch, dropout_key=None):
-        self.encoder(batch.tokens, dropout_key)
-        return SentenceEncoder.loss_sums(self, batch, dropout_key=dropout_key)
-
-
-@pytest.mark.parametrize("kind", [TwiceUnderOneKey, TwiceUnderItsOwn])
-def test_two_passes_under_one_key_are_refused_in_a_step(kind, backend):
-    with pytest.raises(ValueError, match=r"found two under one: .* dropout_key\.child\(0\)"):
-        trained(kind)
-
-
 def test_one_pass_drops_what_it_always_dropped():
     key = DropoutKey.at(1, 2, 3)
-    drawn = key.at_layer(2).mask(Site.ATTENTION_OUTPUT, torch.empty(1000), 0.1)
+    drawn = dropout_mask(torch.empty(1000), 0.1, key.at_layer(2), Site.ATTENTION_OUTPUT)
     assert drawn.words()[:4].tolist() == [26816, 10857, 12151, 3256]
     assert key.at_layer(2).offsets(1, 2).tolist() == [[328298, 201255], [105371, 44229]]

@@ -61,20 +61,14 @@ PRIVATE = {
         "passwords by address: pipelines/tracking/sign_in.py"
     ),
     "mlflow.db.upgrade": "the database's migration: pipelines/tracking/migration.py",
-    "torch._C._accelerator_setAllocatorSettings": (
-        "a GPU's segments grow: bert_core/backends/memory.py"
-    ),
-    "torch._dynamo.config": "tracing: bert_core/training/compilation.py",
-    "torch._foreach_mul_": "LAMB: bert_core/training/optimization/rules.py",
-    "torch._foreach_norm": "LAMB: bert_core/training/optimization/rules.py",
-    "torch._foreach_sub_": "Muon: bert_core/training/optimization/rules.py",
+    "torch._foreach_mul_": "LAMB: bert_core/training/optimization.py",
+    "torch._foreach_norm": "LAMB: bert_core/training/optimization.py",
+    "torch._foreach_sub_": "Muon: bert_core/training/optimization.py",
     "torch.cpu._is_amx_tile_supported": "bf16 on a CPU: bert_core/backends/precision.py",
     "torch.cpu._is_avx512_bf16_supported": "bf16 on a CPU: bert_core/backends/precision.py",
     "torch.distributed.distributed_c10d._get_default_store": (
         "what ranks ask each other before the first step: pipelines/training/preflight.py"
     ),
-    "torch.ops.aten._flash_attention_backward": "attention on GPUs: bert_core/backends/flash.py",
-    "torch.ops.aten._flash_attention_forward": "attention on GPUs: bert_core/backends/flash.py",
     "torch.ops.aten._softmax_backward_data": (
         "attention on CPUs: bert_core/backends/cpu/grouped_attention.py"
     ),

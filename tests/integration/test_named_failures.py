@@ -28,7 +28,6 @@ _DIVERGES = (
     "pretraining.optimizer=adamw", "pretraining.learning_rate=1", "pretraining.warmup_fraction=0",
     "pretraining.schedule=constant", "pretraining.max_gradient_norm=0.01",
     "pretraining.spike_factor=1.01", "pretraining.max_skipped_steps=1",
-    "pretraining.max_rollbacks=1",
 )  # fmt: skip
 
 

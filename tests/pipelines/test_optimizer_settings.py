@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from bert_core.training.optimization import OptimizationConfig
+from bert_core.training.optimizer_settings import OptimizationConfig
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.training.ranks import Work

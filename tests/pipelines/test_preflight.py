@@ -9,12 +9,7 @@ import pytest
 import torch
 
 from bert_core.training.state import Position
-from pipelines.artifacts import ArtifactStore
 from pipelines.config.errors import UserError
-from pipelines.config.runtime import RuntimeSettings
-from pipelines.stage import StageContext
-from pipelines.stages.pretraining.settings import PretrainingSettings
-from pipelines.stages.pretraining.stage import build_encoder
 from pipelines.training import worker
 from pipelines.training.curve import Best
 from pipelines.training.preflight import check_disk_space, check_ranks_agree, within_memory
@@ -126,20 +121,3 @@ def test_a_lack_of_memory_is_a_sentence_and_another_error_stays_what_it_is():
         within_memory("the model", "lower size", CPU, 1),
     ):
         torch.zeros(2, 3) @ torch.zeros(2, 3)
-
-
-@pytest.mark.slow
-def test_a_training_rehearses_its_largest_batch_and_says_so(
-    small_examples, small_vocabulary, local_ray, tmp_path: Path
-):
-    notes: list[str] = []
-    context = StageContext(
-        store=ArtifactStore(tmp_path),
-        observe=lambda progress: notes.append(progress.note),
-        runtime=RuntimeSettings(training_workers=2),
-    )
-    settings = PretrainingSettings(
-        size="tiny", num_steps=2, global_batch_size=4, micro_batch_size=2
-    )
-    build_encoder(settings, small_examples, small_vocabulary, context)
-    assert any("the largest batch fits, rehearsed in" in note for note in notes)

@@ -15,7 +15,8 @@ from pyarrow.fs import FileSystem, FSSpecHandler, LocalFileSystem, PyFileSystem
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from bert_core.model.catalogue import PretrainingModel
-from bert_core.training.optimization import OptimizationConfig, build_optimizer
+from bert_core.training.optimization import build_optimizer
+from bert_core.training.optimizer_settings import OptimizationConfig
 from bert_core.training.state import Position
 from pipelines.config.errors import UserError
 from pipelines.training import curve, saving

@@ -12,7 +12,8 @@ from pyarrow.fs import LocalFileSystem
 from bert_core.batch import Batch
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.guard import GuardConfig
-from bert_core.training.optimization import OptimizationConfig, build_optimizer
+from bert_core.training.optimization import build_optimizer
+from bert_core.training.optimizer_settings import OptimizationConfig
 from bert_core.training.state import Position
 from pipelines.config.errors import UserError
 from pipelines.training.checkpoints import Checkpoints
@@ -78,22 +79,12 @@ def loop_that_meets(factors: Mapping[int, float], folder: Path, **settings: Any)
     return TrainingLoop(work, state, speed, torch.device("cpu"), "float32", lambda: False, 0.0)
 
 
-def test_tokens_before_a_way_back_are_counted_and_it_is_no_start(tmp_path: Path) -> None:
-    loop = loop_that_meets({5: math.nan, 6: math.nan}, tmp_path)
-    end = loop.train_on(Position(seed=0, step=0))
-    telemetry = loop.state.telemetry
-    assert end.position.given_up == ((4, 6),)
-    assert len(telemetry.first_step_seconds) == 1
-    taken = [step for step in range(NUM_STEPS) if step != 6]  # the one that ends it tells nothing
-    expected = [int(pretraining_batch(seed=step).tokens.num_tokens) for step in taken]
-    assert telemetry.num_tokens == sum(expected)
-
-
-def test_the_advice_names_settings_that_there_are_and_none_that_is_followed(tmp_path: Path) -> None:
-    loop = loop_that_meets(dict.fromkeys(range(NUM_STEPS), math.inf), tmp_path, max_rollbacks=1)
+def test_too_many_skipped_steps_end_the_run_with_the_section_of_its_settings(
+    tmp_path: Path,
+) -> None:
+    loop = loop_that_meets(dict.fromkeys(range(NUM_STEPS), math.inf), tmp_path)
     with pytest.raises(UserError) as raised:
         loop.train_on(Position(seed=0, step=0))
-    said = str(raised.value)
-    assert "lower finetuning.learning_rate, raise finetuning.warmup_fraction, look at" in said
-    assert "finetuning from scratch." not in said
-    assert "precision=float32" not in said
+    assert "lower the learning rate" in str(raised.value)
+    assert "(finetuning has learning_rate, warmup_fraction, precision and" in str(raised.value)
+    assert [each["step"] for each in loop.state.telemetry.skipped] == list(range(IN_A_ROW))

@@ -1,14 +1,13 @@
 """A training run that cannot fit its node is refused in a sentence, before its first step."""
 
-import resource
-
 import psutil
 import pytest
 from pyarrow.fs import LocalFileSystem
 
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import PretrainingModel, build_model
-from bert_core.training.optimization import AdamW, OptimizationConfig, state_size
+from bert_core.training.optimization import state_size
+from bert_core.training.optimizer_settings import OptimizationConfig
 from pipelines.artifacts import ArtifactStore
 from pipelines.config.errors import UserError
 from pipelines.config.runtime import RuntimeSettings
@@ -17,7 +16,7 @@ from pipelines.training import preflight
 from pipelines.training.checkpoint_files import CheckpointFolder
 from pipelines.training.launch import Launch, launch
 from pipelines.training.placement import BatchSplit
-from pipelines.training.preflight import node_memory, rehearsed
+from pipelines.training.preflight import node_memory
 from pipelines.training.ranks import Work
 from pipelines.training.settings import TrainingSettings
 from pipelines.training.worker import run
@@ -28,30 +27,6 @@ VOCABULARY = 300
 
 def new_model() -> PretrainingModel:
     return PretrainingModel(encoder_config("tiny", VOCABULARY), next_sentence=False)
-
-
-# Where memory runs out in oneDNN first, torch says so and tries another way, which fails as well.
-@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
-@pytest.mark.parametrize("precision", ["float32", "bf16"])
-def test_a_batch_that_is_too_large_for_a_rank_is_refused_before_the_system_runs_out(
-    monkeypatch, precision
-):
-    model = new_model()
-    optimizer = AdamW(model, OptimizationConfig(num_steps=9))
-    limits = resource.getrlimit(resource.RLIMIT_DATA)
-    fits = rehearsed("pretraining", model, optimizer, [pretraining_batch([8])], precision, 1)
-    assert fits.startswith("pretraining: the largest batch fits, rehearsed in ")
-    # Of two ranks each has half of the node: what this process has, and no more.
-    room = 2 * psutil.Process().memory_info().rss / 0.95 + (64 << 20)
-    monkeypatch.setattr(preflight, "node_memory", lambda: room)
-    huge = [pretraining_batch([64] * 4_000, VOCABULARY)]
-    with pytest.raises(
-        UserError,
-        match=r"^the largest batch of pretraining does not fit the memory of its worker \(.*\); "
-        r"lower micro_batch_size or runtime.training_workers, or raise runtime.checkpointed",
-    ):
-        rehearsed("pretraining", model, optimizer, huge, precision, 2)
-    assert resource.getrlimit(resource.RLIMIT_DATA) == limits
 
 
 def test_what_an_optimizer_keeps_is_known_before_it_is_built():

@@ -19,9 +19,9 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import scaled_dot_product_attention
 
-from bert_core.backends.attention_dropout import AttentionDropout
 from bert_core.backends.context import applied
 from bert_core.backends.cpu.layout import AttentionLayout, Group
+from bert_core.backends.dropout import AttentionDropout
 
 aten = torch.ops.aten
 

@@ -177,7 +177,6 @@ def _worker(values: dict[str, Any]) -> dict[str, Any]:
         build_model=build_model,
         micro_batches=micro_batches,
         batches_of=micro_batches,
-        largest_batches=lambda: [train_examples.longest(settings.micro_batch_size)],
         evaluate=evaluate,
         final_evaluation=final_evaluation,
     )

@@ -11,11 +11,10 @@ from typing import Any, cast
 from bert_core.batch import Batch
 from bert_core.masking import MaskingConfig
 from bert_core.model.catalogue import TrainableModel, count_parameters
-from bert_core.training.optimization.configuration import Restart
+from bert_core.training.optimizer_settings import Restart
 from pipelines.artifacts import Artifact
 from pipelines.stages.examples.batches import (
     ExampleReader,
-    largest_batch,
     micro_batches,
     prefetched,
 )
@@ -26,7 +25,7 @@ from pipelines.stages.pretraining.continuing import (
     new_model,
 )
 from pipelines.stages.pretraining.figures import HeldoutExamples
-from pipelines.stages.pretraining.settings import Phase, PretrainingSettings, phases_of
+from pipelines.stages.pretraining.settings import PretrainingSettings, phases_of
 from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.training.ranks import Work, rank_and_world_size, share_of_node
 
@@ -73,7 +72,6 @@ def pretraining_work(settings: PretrainingSettings, values: dict[str, Any]) -> I
             begin=begin if settings.initialization != "published" else None,
             micro_batches=prefetched_batches,
             batches_of=training.micro_batches,
-            largest_batches=training.largest_batches,
             restart=restart_of(settings),
             evaluate=evaluate,
             final_evaluation=final_evaluation,
@@ -111,20 +109,6 @@ class TrainingExamples:
             phase.examples: ExampleReader(examples, phase.examples, share) for phase in self._phases
         }
         self._ranks = rank, world_size
-
-    def largest_batches(self) -> list[Batch]:
-        """One of each phase that needs as much memory as any of its micro-batches."""
-        return [self._largest(phase) for phase in self._phases]
-
-    def _largest(self, phase: Phase) -> Batch:
-        reader, cut = self._readers[phase.examples], phase.cut
-        ends = (phase.first_step, phase.first_step + phase.num_steps - 1)
-        rates = [self._settings.masking_at(step, reader.masking_config) for step in ends]
-        return largest_batch(
-            reader,
-            min(cut.micro_batch_size, cut.global_batch_size),
-            masking=max(rates, key=lambda config: config.fraction),
-        )
 
     def micro_batches(self, step: int) -> Iterator[tuple[int, Batch]]:
         """Those of this rank, each with its number within the step."""

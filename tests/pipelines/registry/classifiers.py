@@ -11,7 +11,8 @@ import torch
 from bert_core.config import EncoderConfig
 from bert_core.model.catalogue import SequenceClassifier
 from bert_core.training.loop import train
-from bert_core.training.optimization import AdamW, OptimizationConfig
+from bert_core.training.optimization import AdamW
+from bert_core.training.optimizer_settings import OptimizationConfig
 from bert_core.training.state import save_model
 from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.config.versions import computing_machine

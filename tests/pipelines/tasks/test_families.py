@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from bert_core.training.loop import train
-from bert_core.training.optimization import AdamW, OptimizationConfig
+from bert_core.training.optimization import AdamW
+from bert_core.training.optimizer_settings import OptimizationConfig
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.tasks import Reading, families_of, family, family_names
 from pipelines.tasks.encoding import texts as encoding_texts

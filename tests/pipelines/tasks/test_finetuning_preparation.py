@@ -8,7 +8,8 @@ import torch
 
 from bert_core.batch import Batch
 from bert_core.training.loop import train
-from bert_core.training.optimization import AdamW, OptimizationConfig
+from bert_core.training.optimization import AdamW
+from bert_core.training.optimizer_settings import OptimizationConfig
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.config.errors import UserError
 from pipelines.stages.finetuning.preparation import balanced_weights, prepare

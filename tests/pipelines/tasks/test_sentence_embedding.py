@@ -19,7 +19,8 @@ from bert_core.model.sentence_encoder import SCALE, SentenceEncoder
 from bert_core.ragged import RaggedBatch
 from bert_core.training.initialization import load_encoder_into
 from bert_core.training.loop import train
-from bert_core.training.optimization import AdamW, OptimizationConfig
+from bert_core.training.optimization import AdamW
+from bert_core.training.optimizer_settings import OptimizationConfig
 from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import ArtifactStore

@@ -8,14 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
-from bert_core.training.depth import layer_of, published_matrices
-from bert_core.training.optimization.configuration import OptimizationConfig, OptimizerName
-from bert_core.training.optimization.optimizer import Optimizer
-from bert_core.training.optimization.parameter_groups import (
-    Kind,
-    Segment,
-    parameter_groups,
-)
+from bert_core.training.optimizer import Kind, Optimizer, Segment, layer_of, parameter_groups
+from bert_core.training.optimizer_settings import OptimizationConfig, OptimizerName
 
 # Of Muon's iteration.
 _COEFFICIENTS = 3.4445, -4.7750, 2.0315
@@ -150,6 +144,14 @@ def orthogonalized(matrices: Tensor) -> Tensor:
         polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
         found = torch.baddbmm(found, polynomial, found, beta=a)
     return found.mT if is_tall else found
+
+
+def published_matrices(name: str, matrix: Tensor) -> tuple[Tensor, ...]:
+    """The published BERT's matrices in `matrix`, as views of it.
+
+    Queries, keys and values are made by one matrix [3D, D] here and by three [D, D] there.
+    """
+    return matrix.chunk(3) if name.endswith("attention.to_qkv.weight") else (matrix,)
 
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {kind.name: kind for kind in (AdamW, LAMB, Muon)}

@@ -4,28 +4,120 @@ A rule (`AdamW`, `LAMB`, `Muon`) defines for each kind of parameter which moment
 they update it. Skipping, averaging, saving and sharding are the same for all rules.
 """
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import cached_property
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from bert_core.files.tensor_files import check_names
 from bert_core.training.arena import ParameterArena
-from bert_core.training.exchange import Exchange, Shares, exchange_for
+from bert_core.training.exchange import GradientExchange, Shares
 from bert_core.training.guard import Guard
-from bert_core.training.optimization.configuration import OptimizationConfig, OptimizerName
-from bert_core.training.optimization.parameter_groups import (
-    Kind,
-    Segment,
-    check_unwrapped,
-    parameter_groups,
-)
-from bert_core.training.ranks import checksum
+from bert_core.training.optimizer_settings import OptimizationConfig, OptimizerName
+
+_LAYER = re.compile(r"(?:^|\.)encoder\.layers\.(\d+)\.")
+_IN_ENCODER = re.compile(r"(?:^|\.)encoder\.")
+
+# Matrices inside the encoder's layers, where an optimizer tells them apart; other matrices and
+# tables; biases and normalization.
+Kind = Literal["hidden", "matrix", "vector"]
+_ORDER = ("hidden", "matrix", "vector")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterGroup:
+    """Trainable parameters that are updated in one call; they lie next to each other."""
+
+    kind: Kind
+    names: tuple[str, ...]
+    rate_scale: float  # times the learning rate of the step
+    weight_decay: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """What this rank updates of a group: one part of the arena's buffers, and its moments."""
+
+    group: ParameterGroup
+    begin: int  # in the arena
+    values: Tensor
+    gradients: Tensor
+    moments: dict[str, Tensor]
+    num_updates: Tensor  # [] float32, on the device, where skipped updates are known
+
+
+def parameter_groups(
+    model: nn.Module, config: OptimizationConfig, kind_of: Callable[[str, Tensor], Kind]
+) -> list[ParameterGroup]:
+    """The trainable parameters of `model` by kind and rate, matrices first.
+
+    Raises ValueError for a rate scale that fits no parameter, and for a `layer_decay` in a model
+    without encoder layers.
+    """
+    names = [name for name, _ in model.named_parameters()]
+    scales = _rate_scales(names, config)
+    members: dict[tuple[Kind, float], list[str]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            members.setdefault((kind_of(name, parameter), scales[name]), []).append(name)
+    return [
+        ParameterGroup(
+            kind=kind,
+            names=tuple(members[kind, scale]),
+            rate_scale=scale,
+            weight_decay=0.0 if kind == "vector" else config.weight_decay,
+        )
+        for kind, scale in sorted(members, key=lambda key: _ORDER.index(key[0]))
+    ]
+
+
+def _rate_scales(names: list[str], config: OptimizationConfig) -> dict[str, float]:
+    for pattern in config.rate_scales:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise ValueError(
+                f"rate_scales must name parameters of the model, found none that fits {pattern!r}; "
+                "dict(model.named_parameters()) lists them"
+            )
+    layers = [layer for layer in map(layer_of, names) if layer is not None]
+    if config.layer_decay != 1 and not layers:
+        raise ValueError(
+            f"layer_decay must be 1.0 for a model without encoder layers, got {config.layer_decay}"
+        )
+    num_layers = 1 + max(layers, default=-1)
+    scales = {}
+    for name in names:
+        layer = layer_of(name)
+        # The heads are above all layers, what else the encoder has is below.
+        outside = num_layers + 1 if _IN_ENCODER.search(name) else 0
+        levels_down = outside if layer is None else num_layers - layer
+        fitting = (s for pattern, s in config.rate_scales.items() if fnmatchcase(name, pattern))
+        scales[name] = next(fitting, 1.0) * config.layer_decay**levels_down
+    return scales
+
+
+def layer_of(name: str) -> int | None:
+    """The encoder layer that the parameter `name` belongs to, from 0; None outside of them."""
+    match = _LAYER.search(name)
+    return int(match[1]) if match else None
+
+
+def check_unwrapped(model: nn.Module) -> None:
+    """Raise ValueError if FSDP or DDP wraps `model`, or a parameter is a DTensor."""
+    parts: list[object] = [*model.modules(), *model.parameters()]
+    wrapped = [part for part in parts if hasattr(part, "no_sync") or hasattr(part, "device_mesh")]
+    if wrapped:
+        raise ValueError(
+            f"an optimizer needs the model without a wrapper, got {type(wrapped[0]).__name__}: the "
+            "step adds gradients up over the ranks, divided by the counts of all of them, where a "
+            "wrapper would average means, and holds all parameters in one buffer "
+            "(shard_optimizer_state=True divides what is kept of them)"
+        )
 
 
 class Optimizer(ABC):
@@ -54,8 +146,10 @@ class Optimizer(ABC):
         self._num_updates = torch.zeros((), dtype=torch.int64, device=device)
         self._is_skipped = torch.zeros((), device=device)  # whether the update is left out
         self.guard = Guard(config.guard, config.max_grad_norm, device)
-        # A checksum: with a sharded state no rank sees what the others loaded.
-        self._loaded = torch.zeros(2, dtype=torch.int64, device=device)
+        names = [name for name, _ in model.named_parameters()]
+        self.exchange = GradientExchange(
+            self.arena, names, config.exchange_dtype, config.bucket_megabytes
+        )
         self._average: Tensor | None = None
         if config.averaging_decay is not None:
             self._average = torch.zeros_like(self._own_values())
@@ -75,11 +169,6 @@ class Optimizer(ABC):
                     moments={key: torch.zeros_like(values) for key in self._moments(group.kind)},
                     num_updates=torch.zeros((), device=values.device),
                 )
-
-    @cached_property
-    def exchange(self) -> Exchange:
-        """Sums the gradients over the ranks; the first access is collective."""
-        return exchange_for(self.arena, self.config.exchange_dtype, self.config.bucket_megabytes)
 
     @classmethod
     def _kind(cls, name: str, parameter: Tensor) -> Kind:
@@ -151,21 +240,6 @@ class Optimizer(ABC):
         """How many updates were made; waits for the device."""
         return int(self._num_updates)
 
-    def replicated_state(self) -> list[Tensor]:
-        """The tensors besides the weights that must be equal on every rank.
-
-        All, unless the state is sharded: then a checksum replaces the moments that were loaded.
-        """
-        counts = [self._num_updates, *self.guard.tensors().values()]
-        if self._shares.is_sharded:
-            return [*counts, self._loaded]
-        return [*counts, *self._kept()]
-
-    def _kept(self) -> list[Tensor]:
-        """The moments and the average that this rank holds."""
-        moments = [moment for segment in self._segments for moment in segment.moments.values()]
-        return moments if self._average is None else [*moments, self._average]
-
     def _keys(self) -> dict[str, list[str]]:
         """What a saved state holds by name, and of which parameters."""
         keys: dict[str, list[str]] = {}
@@ -186,29 +260,22 @@ class Optimizer(ABC):
         return views
 
     @torch.no_grad()
-    def state_dict(self, *, is_wanted: bool = True) -> dict[str, Any]:
+    def state_dict(self, *, is_writer: bool = True) -> dict[str, Any]:
         """The moments, and the average, by parameter name, whole; and the number of updates.
 
-        A sharded state is gathered on the CPU, share by share, and all ranks call it; one where it
-        is not wanted keeps no tensor of it. Raises SkippedStepsError if the guard has halted
-        training: there is no state to continue from.
+        A sharded state is gathered on the CPU, share by share, and all ranks call it; those that
+        do not write keep no tensor of it. Raises SkippedStepsError if too many steps were skipped:
+        there is no state to continue from.
         """
-        self.guard.raise_if_halted()
+        if self.guard.is_halted:
+            raise self.guard.error()
         state: dict[str, Any] = {"optimizer": self.name, "num_updates": self.num_updates}
-        if is_wanted:
+        if is_writer:
             state["guard"] = {name: tensor.cpu() for name, tensor in self.guard.tensors().items()}
         for key, names in self._keys().items():
-            whole = self._shares.gathered(self.arena, self._own_views(key), is_wanted=is_wanted)
+            whole = self._shares.gathered(self.arena, self._own_views(key), is_writer=is_writer)
             state[key] = {name: whole[name] for name in names if name in whole}
         return state
-
-    @torch.no_grad()
-    def reset(self) -> None:
-        """Forget all updates; the weights stay."""
-        counts = [self._num_updates, self._loaded, *(s.num_updates for s in self._segments)]
-        for tensor in (*counts, *self._kept()):
-            tensor.zero_()
-        self.guard.load(None)
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -227,10 +294,6 @@ class Optimizer(ABC):
         for key, names in keys.items():
             remedy = "; freeze exactly what the run that saved it had frozen"
             check_names(state[key], names, f"the optimizer's {key}", remedy)
-        if self._shares.is_sharded:
-            device = self.arena.values.device
-            whole = (state[key][name].to(device) for key, names in keys.items() for name in names)
-            self._loaded = checksum(whole, device)
         for key in keys:
             for name, view in self._own_views(key).items():
                 view.copy_(state[key][name])
