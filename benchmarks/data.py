@@ -29,7 +29,7 @@ from pipelines.cluster.mapping import map_tasks
 from pipelines.config.runtime import RuntimeSettings
 from pipelines.stage import StageContext
 from pipelines.stages.corpus.cleaning import split_sentences
-from pipelines.stages.corpus.settings import CorpusSettings, PlainText
+from pipelines.stages.corpus.settings import CorpusSettings, TextFiles
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.examples.stage import ExampleSettings, build_examples
 from pipelines.stages.vocabulary.stage import import_vocabulary
@@ -110,7 +110,7 @@ def run_stages(files: list[Path], vocabulary: Path, store: Path) -> tuple[float,
         store=ArtifactStore(store), runtime=RuntimeSettings(num_workers=NUM_WORKERS)
     )
     given = import_vocabulary(vocabulary, context, lowercase=True)
-    source = PlainText(paths=tuple(map(str, files)))
+    source = TextFiles(paths=tuple(map(str, files)), hard_wrapped=True)
     started = time.perf_counter()
     corpus = build_corpus(CorpusSettings(sources=(source,)), context)
     corpus_seconds = time.perf_counter() - started

@@ -14,7 +14,7 @@ from pipelines.config.runtime import RuntimeSettings
 from pipelines.recipes.files import read_recipe
 from pipelines.recipes.models import PretrainingRecipe
 from pipelines.stage import StageContext
-from pipelines.stages.corpus.settings import CorpusSettings, PlainText
+from pipelines.stages.corpus.settings import CorpusSettings, TextFiles
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.examples.stage import ExampleSettings, build_examples
 from pipelines.stages.pretraining.stage import build_encoder
@@ -51,7 +51,7 @@ def prepare(folder: Path, num_files: int | None) -> Data:
     store = ArtifactStore(str(folder / "store"))
     context = StageContext(store=store, runtime=RuntimeSettings(num_workers=2, training_workers=1))
     files = tuple(str(path) for path in sorted(NOVELS.glob("*_*.txt"))[:num_files])
-    sources = CorpusSettings(sources=(PlainText(paths=files),), heldout_fraction=0.125)
+    sources = CorpusSettings(sources=(TextFiles(paths=files),), heldout_fraction=0.125)
     corpus = build_corpus(sources, context)
     vocabulary = build_vocabulary(VocabularySettings(), corpus, context)
     windows, pairs = (

@@ -60,15 +60,14 @@ class Choice:
             metavar="LAYOUT",
             help="What a document is in the plain text files of --corpus: file, blank_line (a "
             "block between blank lines), line, sentences (one a line, blank lines between "
-            "documents), headings (' = Title = '), or auto: detected and reported. [default: auto]",
+            "documents), headings (' = Title = '); page: a page of the PDF files. [default: file]",
         ),
     ] = None
     corpus_column: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Column of the tables of --corpus that holds the text. [default: found by its "
-            "name]",
+            help="Column of the tables of --corpus that holds the text. [default: text]",
             show_default=False,
         ),
     ] = None
@@ -188,7 +187,7 @@ class Choice:
         if self.corpus:
             said = {"layout": self.layout, "text_field": self.corpus_column}
             source = {key: value for key, value in said.items() if value is not None}
-            options["corpus.sources"] = [{"kind": "files", "paths": list(self.corpus), **source}]
+            options["corpus.sources"] = [{"kind": "text", "paths": list(self.corpus), **source}]
         if self.labels is not None:
             options["dataset.source"] = self._labelled_source(self.labels)
         given = [

@@ -247,9 +247,12 @@ def without_lone_surrogates(value: Any) -> Any:
 
 
 @contextmanager
-def open_columnar(path: str) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
+def open_columnar(
+    path: str, columns: list[str] | None = None, is_read: Callable[[int], bool] | None = None
+) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
     """Schema and batches of a Parquet or Arrow file, whichever its content is.
 
+    Of a Parquet file `columns` and the row groups whose first byte `is_read` accepts, or all.
     Raises UserError for a file that is neither, or not whole.
     """
     with open_binary(path) as stream, whole_file(path, "Parquet or Arrow"):
@@ -258,13 +261,23 @@ def open_columnar(path: str) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatc
         stream.seek(0)
         if head.startswith(_PARQUET_MAGIC):
             file = pq.ParquetFile(stream, buffer_size=_BUFFER_BYTES)
-            yield file.schema_arrow, file.iter_batches(_ROWS_AT_ONCE)
+            groups = [
+                index
+                for index in range(file.num_row_groups)
+                if is_read is None or is_read(_first_byte(file.metadata.row_group(index)))
+            ]
+            yield file.schema_arrow, file.iter_batches(_ROWS_AT_ONCE, groups, columns)
         elif head.startswith(_ARROW_FILE_MAGIC):
             reader: Any = pa.ipc.open_file(stream)
             yield reader.schema, map(reader.get_batch, range(reader.num_record_batches))
         else:
             reader = pa.ipc.open_stream(stream)
             yield reader.schema, iter(reader)
+
+
+def _first_byte(row_group: Any) -> int:
+    column = row_group.column(0)
+    return int(column.dictionary_page_offset or column.data_page_offset)
 
 
 def column_values(column: pa.Array, name: str, path: str) -> list[Any]:

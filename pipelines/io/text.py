@@ -87,11 +87,20 @@ def open_text(path: str, encoding: str = "utf-8") -> Iterator[TextIO]:
             check_is_text(head, path)
         stream.seek(0)
         named = encoding_of(head, encoding)
-        with io.TextIOWrapper(stream, encoding=named, newline="") as text:
-            try:
-                yield text
-            except UnicodeDecodeError as error:
-                raise _not_encoded(path, named, _line_of_fault(path, named), error) from error
+        with (
+            naming_other_bytes(path, named),
+            io.TextIOWrapper(stream, encoding=named, newline="") as text,
+        ):
+            yield text
+
+
+@contextmanager
+def naming_other_bytes(path: str, encoding: str) -> Iterator[None]:
+    """Raise UserError, naming the line, where what is read of a file is not of the encoding."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise _not_encoded(path, encoding, _line_of_fault(path, encoding), error) from error
 
 
 def decoded(data: bytes, path: str, encoding: str = "utf-8", first_line: int = 1) -> str:

@@ -21,7 +21,7 @@ from pipelines.artifacts import ArtifactStore
 from pipelines.cluster.connection import connect, disconnect
 from pipelines.config.runtime import RuntimeSettings
 from pipelines.stage import StageContext
-from pipelines.stages.corpus.settings import CorpusSettings, PlainText
+from pipelines.stages.corpus.settings import CorpusSettings, TextFiles
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset
@@ -66,7 +66,7 @@ def write_store(folder: Path) -> None:
 
 
 def _build(context: StageContext) -> None:
-    texts = PlainText(paths=("text*.txt",))
+    texts = TextFiles(paths=("text*.txt",))
     corpus = build_corpus(CorpusSettings(sources=(texts,), heldout_fraction=0.2), context)
     vocabulary = build_vocabulary(VocabularySettings(size=100), corpus, context)
     examples = build_examples(ExampleSettings(max_tokens=32), corpus, vocabulary, context)

@@ -102,7 +102,7 @@ def test_a_layout_is_of_the_files_that_are_named() -> None:
     choice = Choice(corpus=("a.txt",), layout="blank_line")
     recipe = read_recipe(EndToEndRecipe, choice.source, choice.all_overrides())
     assert recipe.corpus.sources[0].layout == "blank_line"
-    with pytest.raises(UserError, match=r"layout: must be one of auto, file, .*got 'pages'"):
+    with pytest.raises(UserError, match=r"layout: must be one of file, .*got 'pages'"):
         wrong = Choice(corpus=("a.txt",), layout="pages")
         read_recipe(EndToEndRecipe, wrong.source, wrong.all_overrides())
     with pytest.raises(UserError, match="--layout and --corpus-column require --corpus"):

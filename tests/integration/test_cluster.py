@@ -44,7 +44,7 @@ import json, sys
 from pipelines.artifacts import ArtifactStore
 from pipelines.config.runtime import RuntimeSettings
 from pipelines.stage import StageContext
-from pipelines.stages.corpus.settings import CorpusSettings, PlainText
+from pipelines.stages.corpus.settings import CorpusSettings, TextFiles
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.examples.stage import ExampleSettings, build_examples
 from pipelines.stages.vocabulary.stage import VocabularySettings, build_vocabulary
@@ -53,7 +53,7 @@ context = StageContext(
     store=ArtifactStore(sys.argv[1]), runtime=RuntimeSettings(num_workers=int(sys.argv[2])),
     observe=lambda progress: print("progress of", progress.stage, flush=True),
 )
-texts = PlainText(paths=("s3://bertsmith/texts/*.txt",))
+texts = TextFiles(paths=("s3://bertsmith/texts/*.txt",))
 corpus = build_corpus(
     CorpusSettings(sources=(texts,), shard_megabytes=0.01, heldout_fraction=0.2), context)
 vocabulary = build_vocabulary(VocabularySettings(size=200), corpus, context)

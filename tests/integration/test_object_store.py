@@ -13,7 +13,7 @@ import pytest
 from pipelines.artifacts import ArtifactStore
 from pipelines.config.runtime import RuntimeSettings
 from pipelines.stage import StageContext
-from pipelines.stages.corpus.settings import CorpusSettings, PlainText
+from pipelines.stages.corpus.settings import CorpusSettings, TextFiles
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.examples.stage import ExampleSettings, build_examples
 from pipelines.stages.vocabulary.stage import VocabularySettings, build_vocabulary
@@ -24,14 +24,14 @@ CHAIN = """
 import json, sys
 from pipelines.artifacts import ArtifactStore
 from pipelines.stages.examples.batches import ExampleReader, micro_batches
-from pipelines.stages.corpus.settings import CorpusSettings, PlainText
+from pipelines.stages.corpus.settings import CorpusSettings, TextFiles
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.examples.stage import ExampleSettings, build_examples
 from pipelines.stage import StageContext
 from pipelines.stages.vocabulary.stage import VocabularySettings, build_vocabulary
 
 context = StageContext(store=ArtifactStore("s3://bertsmith/store"))
-settings = CorpusSettings(sources=(PlainText(paths=("s3://bertsmith/texts/*.txt.gz",)),))
+settings = CorpusSettings(sources=(TextFiles(paths=("s3://bertsmith/texts/*.txt.gz",)),))
 
 def chain():
     corpus = build_corpus(settings, context)
@@ -97,7 +97,7 @@ def test_text_on_s3_becomes_artifacts_on_s3_with_the_same_bytes_as_locally(objec
 
 
 def build_chain(folder: str, context: StageContext):
-    settings = CorpusSettings(sources=(PlainText(paths=(f"{folder}/*.txt.gz",)),))
+    settings = CorpusSettings(sources=(TextFiles(paths=(f"{folder}/*.txt.gz",)),))
     corpus = build_corpus(settings, context)
     vocabulary = build_vocabulary(VocabularySettings(size=150), corpus, context)
     examples = build_examples(ExampleSettings(max_tokens=64), corpus, vocabulary, context)

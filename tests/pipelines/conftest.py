@@ -5,7 +5,7 @@ import pytest
 from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.config.runtime import RuntimeSettings
 from pipelines.stage import StageContext
-from pipelines.stages.corpus.settings import CorpusSettings, PlainText
+from pipelines.stages.corpus.settings import CorpusSettings, TextFiles
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.examples.stage import ExampleSettings, build_examples
 from pipelines.stages.vocabulary.stage import VocabularySettings, build_vocabulary
@@ -27,7 +27,7 @@ def small_settings(tmp_path_factory) -> CorpusSettings:
     """A corpus of 24 text files in several shards."""
     paths = write_text_files(tmp_path_factory.mktemp("small-texts"))
     return CorpusSettings(
-        sources=(PlainText(paths=paths),), shard_megabytes=0.01, heldout_fraction=0.2
+        sources=(TextFiles(paths=paths),), shard_megabytes=0.01, heldout_fraction=0.2
     )
 
 

@@ -9,7 +9,7 @@ from pipelines.artifacts import ArtifactStore
 from pipelines.config.errors import UserError
 from pipelines.config.runtime import RuntimeSettings
 from pipelines.stage import StageContext
-from pipelines.stages.corpus.settings import CorpusSettings, PlainText
+from pipelines.stages.corpus.settings import CorpusSettings, TextFiles
 from pipelines.stages.corpus.shards import read_documents
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
@@ -38,7 +38,8 @@ def texts(folder: Path, num_files: int, num_sentences: int) -> CorpusSettings:
     folder.mkdir(exist_ok=True)
     for number in range(num_files):
         (folder / f"t{number}.txt").write_text(invented_text(number, num_sentences))
-    return CorpusSettings(sources=(PlainText(paths=(str(folder),)),), shard_megabytes=0.2)
+    source = TextFiles(paths=(str(folder),))
+    return CorpusSettings(sources=(source,), shard_megabytes=0.2, heldout_fraction=0.4)
 
 
 def test_a_full_disk_is_named_and_finished_files_are_kept(tmp_path, small_disk):
@@ -80,9 +81,8 @@ def test_moving_the_text_keeps_the_corpus(tmp_path, small_context):
     settings = texts(tmp_path / "here", 5, 30)
     corpus = build_corpus(settings, small_context)
     (tmp_path / "here").rename(tmp_path / "there")
-    moved = CorpusSettings(
-        sources=(PlainText(paths=(str(tmp_path / "there" / "*.txt"),)),), shard_megabytes=0.2
-    )
+    source = TextFiles(paths=(str(tmp_path / "there" / "*.txt"),))
+    moved = settings.model_copy(update={"sources": (source,)})
     assert build_corpus(moved, small_context).fingerprint == corpus.fingerprint
 
 

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.config.errors import UserError
 from pipelines.config.runtime import RuntimeSettings
 from pipelines.stage import Progress, StageContext
-from pipelines.stages.corpus.settings import CleaningSettings, CorpusSettings, PlainText
+from pipelines.stages.corpus.settings import CleaningSettings, CorpusSettings, TextFiles
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.examples.stage import ExampleSettings, build_examples
 from pipelines.stages.vocabulary.stage import VocabularySettings, build_vocabulary
@@ -148,7 +147,7 @@ def test_asking_again_is_a_look_up_and_another_mask_rate_keeps_corpus_and_vocabu
 def test_one_changed_byte_of_the_text_names_another_corpus(tmp_path, small_context):
     for name in ("a", "b", "c", "d"):
         (tmp_path / f"{name}.txt").write_text(invented_text(ord(name), 10))
-    settings = CorpusSettings(sources=(PlainText(paths=(str(tmp_path),)),))
+    settings = CorpusSettings(sources=(TextFiles(paths=(str(tmp_path),)),), heldout_fraction=0.4)
     before = build_corpus(settings, small_context)
     path = tmp_path / "a.txt"
     path.write_text(path.read_text().replace(".", "!", 1))
@@ -171,30 +170,14 @@ def test_a_changed_byte_of_a_shard_is_named(tmp_path, small_settings):
         list(read_documents(corpus, "train"))
 
 
-def test_what_was_found_about_the_layout_is_said_and_kept(tmp_path, small_context):
-    for number in range(5):
-        lines = [f"Number {number} of these lines goes on and on {word}" for word in "abcdefghijkl"]
-        goes_on = [f"and comes to no end before the line is full {line[-1]}" for line in lines]
-        both = [line for pair in zip(lines, goes_on, strict=True) for line in pair]
-        (tmp_path / f"{number}.txt").write_text("\n".join(both))
-    settings = CorpusSettings(sources=(PlainText(paths=(str(tmp_path),)),))
-    notes: list[str] = []
-    context = replace(small_context, observe=lambda progress: notes.append(progress.note))
-    corpus = build_corpus(settings, context)
-    found = corpus.statistics["input"]
-    assert found["hard_wrapped_files"] == 5
-    assert found["found"] == [note for note in notes if note]
-    assert "layout file (there are 5 files" in found["found"][0]
-    assert corpus.manifest.settings["sources"][0]["layout"] == "file"
-
-
 def test_nothing_is_dropped_without_being_counted(tmp_path, small_context):
     texts = [invented_text(number, 8) for number in range(6)]
     blocks = [*texts, texts[0].upper(), "Short.", texts[1].replace(" ", "  "), "Tiny one."]
     (tmp_path / "all.txt").write_text("\n\n".join(blocks))
     settings = CorpusSettings(
-        sources=(PlainText(paths=(str(tmp_path / "all.txt"),), layout="blank_line"),),
+        sources=(TextFiles(paths=(str(tmp_path / "all.txt"),), layout="blank_line"),),
         cleaning=CleaningSettings(min_characters=15),
+        heldout_fraction=0.4,
     )
     statistics = build_corpus(settings, small_context).statistics
     assert statistics["dropped"] == {"duplicate": 2, "too few characters": 2}
@@ -207,7 +190,7 @@ def test_weights_mix_sources_into_one_corpus(tmp_path, small_context):
         blocks = [invented_text(1000 * len(name) + number, 5) for number in range(30)]
         (tmp_path / f"{name}.txt").write_text("\n\n".join(blocks))
     sources = tuple(
-        PlainText(paths=(str(tmp_path / f"{name}.txt"),), layout="blank_line", weight=weight)
+        TextFiles(paths=(str(tmp_path / f"{name}.txt"),), layout="blank_line", weight=weight)
         for name, weight in (("once", 1.0), ("thrice", 3.0))
     )
     statistics = build_corpus(CorpusSettings(sources=sources), small_context).statistics
@@ -222,12 +205,33 @@ def test_weights_mix_sources_into_one_corpus(tmp_path, small_context):
 def test_corpora_that_hold_too_little_are_refused(tmp_path, small_context):
     def settings(text: str, layout: str = "file") -> CorpusSettings:
         (tmp_path / "a.txt").write_text(text)
-        return CorpusSettings(sources=(PlainText(paths=(str(tmp_path / "a.txt"),), layout=layout),))
+        return CorpusSettings(sources=(TextFiles(paths=(str(tmp_path / "a.txt"),), layout=layout),))
 
     with pytest.raises(UserError, match=r"has none \(dropped: 1 too few characters\)"):
         build_corpus(settings("Short."), small_context)
     with pytest.raises(UserError, match=r"at least 4 documents.*has 1; .*a finer layout"):
         build_corpus(settings(invented_text(0, 20)), small_context)
+
+
+def test_stray_blank_lines_are_refused_and_not_taken_for_the_ends_of_documents(
+    tmp_path, small_context
+):
+    """Reviews, one a line, with five blank lines among them: six documents by blank lines."""
+    lines = [f"{invented_text(number, 1)}" for number in range(300)]
+    for place in (250, 120, 100, 60, 20):
+        lines.insert(place, "")
+    (tmp_path / "reviews.txt").write_text("\n".join(lines))
+
+    def build(**settings: object) -> Artifact:
+        source = TextFiles(paths=(str(tmp_path / "reviews.txt"),), **settings)
+        return build_corpus(CorpusSettings(sources=(source,)), small_context)
+
+    with pytest.raises(UserError, match=r"6 documents, of which 2 with \d+% .*--layout"):
+        build(layout="blank_line")
+    with pytest.raises(UserError, match=r"at least 4 documents"):
+        build()
+    statistics = build(layout="line").statistics
+    assert statistics["train"]["documents"] + statistics["heldout"]["documents"] > 290
 
 
 def test_a_vocabulary_that_the_corpus_cannot_support_is_refused(small_corpus, small_context):

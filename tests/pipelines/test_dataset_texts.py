@@ -12,7 +12,7 @@ from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import ArtifactStore
 from pipelines.config.errors import UserError
 from pipelines.stage import StageContext
-from pipelines.stages.corpus.settings import CorpusSettings, PlainText
+from pipelines.stages.corpus.settings import CorpusSettings, TextFiles
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.dataset.settings import (
     CorpusSourceLabels,
@@ -105,7 +105,7 @@ def test_documents_of_too_few_words_are_left_out_and_counted(
         blocks += [f"Only {name}, number {number}." for number in range(3)]
         (tmp_path / f"{name}.txt").write_text("\n\n".join(blocks))
         path = str(tmp_path / f"{name}.txt")
-        sources.append(PlainText(paths=(path,), layout="blank_line"))
+        sources.append(TextFiles(paths=(path,), layout="blank_line"))
     corpus = build_corpus(CorpusSettings(sources=tuple(sources)), context)
     dataset = build_dataset(DatasetSettings(source=CorpusSourceLabels()), corpus, context)
     assert dataset.statistics["labels"] == ["letters", "reports"]

@@ -8,33 +8,20 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import datasets
-import pytest
 
 from pipelines.config.versions import versions_of
 from pipelines.io.text import Tally
 from pipelines.stages.corpus.settings import (
-    Files,
-    Html,
     HuggingFaceDataset,
     InstalledDocumentation,
-    JsonLines,
-    Markdown,
-    MediaWiki,
-    Pdf,
-    PlainText,
+    TextFiles,
 )
-from pipelines.stages.corpus.sources.by_name import divided
-from pipelines.stages.corpus.sources.inputs import (
-    Span,
-    inputs_fingerprint,
-    libraries_of,
-    read_span,
-    resolve,
-)
+from pipelines.stages.corpus.sources import read_span, resolve
+from pipelines.stages.corpus.sources.inputs import Span, inputs_fingerprint, libraries_of
 
 
 def name_of(source) -> str:
-    return inputs_fingerprint([(0, file) for file in resolve(source).files])
+    return inputs_fingerprint([(0, file) for file in resolve(source)[1]])
 
 
 def test_versions_are_those_of_here_whatever_the_order() -> None:
@@ -42,29 +29,14 @@ def test_versions_are_those_of_here_whatever_the_order() -> None:
     assert versions_of("python") == f"python 3.{sys.version_info.minor}"
 
 
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [
-        (PlainText(layout="file"), {"blingfire"}),
-        (PlainText(layout="sentences"), set()),
-        (JsonLines(), {"blingfire"}),
-        (Html(), {"blingfire", "resiliparse"}),
-        (Pdf(layout="file"), {"blingfire", "pypdfium2"}),
-        (Markdown(), {"blingfire", "markdown-it-py", "python"}),
-        (MediaWiki(), {"blingfire", "mwparserfromhell", "python"}),
-        (InstalledDocumentation(), {"blingfire", "python"}),
-    ],
-)
-def test_a_source_depends_on_the_libraries_that_read_it(source, expected) -> None:
-    assert set(libraries_of(source)) == expected
-
-
-def test_text_files_have_one_name_whichever_source_names_them(tmp_path) -> None:
-    for number in range(5):
-        (tmp_path / f"{number}.txt").write_text(f"A text of some length, number {number}.")
-    (found,) = divided(Files(paths=(str(tmp_path),), layout="line"))
-    assert found == PlainText(paths=(str(tmp_path),), layout="line")
-    assert name_of(found) == name_of(PlainText(paths=(str(tmp_path / "*.txt"),), layout="line"))
+def test_files_depend_on_the_libraries_that_read_them(tmp_path) -> None:
+    for name in ("a.txt", "b.html", "c.pdf", "d.csv"):
+        (tmp_path / name).write_text("text")
+    expected = [{"blingfire"}, {"blingfire", "resiliparse"}, {"blingfire", "pypdfium2"}]
+    _, files = resolve(TextFiles(paths=(str(tmp_path),)))
+    assert [libraries_of([file]) for file in files] == [*expected, {"blingfire"}]
+    _, files = resolve(InstalledDocumentation(packages=("networkx",)))
+    assert libraries_of(files) == {"blingfire", "python"}
 
 
 def install(folder: Path, name: str, source: str) -> Path:
@@ -97,17 +69,21 @@ def test_exactly_the_commit_that_names_a_data_set_is_read(monkeypatch) -> None:
     commits = iter(["a" * 40, "b" * 40])
     read_at: list[str | None] = []
 
-    def load_dataset(*args, revision, **kwargs):
+    class Builder:
+        def as_streaming_dataset(self, split: str) -> datasets.Dataset:
+            return datasets.Dataset.from_list([{"text": "A text."}])
+
+    def load_dataset_builder(*args, revision, **kwargs):
         read_at.append(revision)
-        return datasets.Dataset.from_list([{"text": "A text."}])
+        return Builder()
 
     def dataset_info(self, name, revision):
         return SimpleNamespace(sha=next(commits))
 
     monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", dataset_info)  # no network
-    monkeypatch.setattr("datasets.load_dataset", load_dataset)
-    source, (file,), _ = resolve(HuggingFaceDataset(dataset="owner/name", revision="main"))
+    monkeypatch.setattr("datasets.load_dataset_builder", load_dataset_builder)
+    source, (file,) = resolve(HuggingFaceDataset(dataset="owner/name", revision="main"))
     list(read_span(source, Span(source=0, file=file), Tally()))
     assert read_at == ["a" * 40]
-    later = resolve(HuggingFaceDataset(dataset="owner/name", revision="main")).files
-    assert later[0].digest != file.digest
+    _, (later,) = resolve(HuggingFaceDataset(dataset="owner/name", revision="main"))
+    assert later.digest != file.digest

@@ -1,10 +1,7 @@
 """Secrets inside URIs never reach what is written."""
 
-import http.server
 import subprocess
 import sys
-import threading
-from functools import partial
 
 import pytest
 import yaml
@@ -19,8 +16,6 @@ from pipelines.config.errors import (
 from pipelines.recipes.connections import check_tracker
 from pipelines.recipes.files import completed, read_recipe
 from pipelines.recipes.models import CorpusRecipe, EndToEndRecipe
-from pipelines.stages.corpus.settings import PlainText
-from pipelines.stages.corpus.sources.text_files import resolve
 
 SIGNED = (
     "https://bucket.s3.amazonaws.com/texts.txt.gz?X-Amz-Algorithm=AWS4-HMAC-SHA256"
@@ -107,28 +102,6 @@ def test_a_recipe_that_is_completed_keeps_its_secrets() -> None:
         assert whole.runtime.tracking_uri == "http://ann:hidden@host:5000"
         assert whole.corpus.sources[0].paths == (SIGNED,)
         assert "hidden" not in whole.to_yaml()
-
-
-def test_what_is_found_out_of_a_signed_file_names_it_without_its_signature(tmp_path) -> None:
-    """It stands in the log, and in the corpus's statistics for as long as that is kept."""
-    (tmp_path / "a.txt").write_text("A line of text.\n\nAnother paragraph of it.\n" * 20)
-
-    class Files(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *arguments: object) -> None:
-            pass
-
-    handler = partial(Files, directory=str(tmp_path))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        url = f"http://127.0.0.1:{server.server_address[1]}/a.txt?X-Amz-Signature=hidden123"
-        try:
-            _, files, note = resolve(PlainText(paths=(url,)))
-        finally:
-            server.shutdown()
-            thread.join()
-    assert len(files) == 1
-    assert "a.txt?X-Amz-Signature=***: layout" in note
 
 
 def test_errors_lose_their_secrets_and_keep_their_kind() -> None:

@@ -75,20 +75,15 @@ def language_of(text: str) -> str:
     return code
 
 
-def count_languages(texts: Iterable[str]) -> dict[str, int]:
-    """How many of the texts are in each language, the most frequent first."""
-    return dict(Counter(map(language_of, texts)).most_common())
-
-
 def check_codes(codes: Iterable[str]) -> None:
     """Raise UserError for a code that the model does not know."""
-    wanted = tuple(codes)
-    if not wanted:
+    codes = tuple(codes)
+    if not codes:
         return
     import py3langid
 
     known = {code for code, _ in py3langid.rank("text")}
-    for code in wanted:
+    for code in codes:
         if code not in known:
             raise UserError(
                 f"the language detector does not know {code!r}; choose among "

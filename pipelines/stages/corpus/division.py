@@ -4,7 +4,8 @@ Both are drawn from a document's own content, before anything is learned: adding
 documents moves none from one side to the other. The pieces of one document stay together.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,12 @@ from numpy.typing import NDArray
 from bert_core.randomness import random_bits, uniform
 from pipelines.config.errors import UserError
 from pipelines.stages.corpus.settings import FEWEST_DOCUMENTS
+
+_MORE_THAN_ASKED: Final = 0.2  # of the text
+_FINER: Final = (
+    "set a finer layout of the text (--layout, or layout of the source): blank_line, in which each "
+    "block between blank lines is a document, line, or page for PDF files"
+)
 
 
 def heldout_draws(groups: NDArray[np.uint64], seed: int) -> NDArray[np.float64]:
@@ -43,9 +50,24 @@ def too_few_documents(count: int, why: str = "") -> UserError:
     """What to say of a corpus with `count` documents, and `why` there are not more."""
     return UserError(
         f"a corpus needs at least {FEWEST_DOCUMENTS} documents, two to train on and two to hold "
-        f"out, but has {count or 'none'}{why}; give more text, or set a finer layout such as "
-        "blank_line, in which each block between blank lines is a document"
+        f"out, but has {count or 'none'}{why}; give more text, or {_FINER}"
     )
+
+
+def check_division(statistics: Mapping[str, Mapping[str, Any]], fraction: float) -> None:
+    """Raise UserError where far more of the text is held out than `fraction` asks for.
+
+    That is so where documents are few or long: most often, what was meant is another layout.
+    """
+    train, heldout = statistics["train"], statistics["heldout"]
+    share = heldout["bytes"] / (train["bytes"] + heldout["bytes"])
+    if share > fraction + _MORE_THAN_ASKED:
+        count = train["documents"] + heldout["documents"]
+        raise UserError(
+            f"the corpus has {count:,} documents, of which {heldout['documents']:,} with "
+            f"{share:.0%} of the text would be held out instead of {fraction:.0%}; {_FINER}, give "
+            "more text, or set corpus.heldout_fraction to the share that you want"
+        )
 
 
 def copies(groups: NDArray[np.uint64], weight: float, seed: int) -> NDArray[np.int64]:

@@ -1,6 +1,4 @@
-"""Duplicates: equal and nearly equal documents, and lines that many documents share.
-
-Such lines are those of licences, menus and signatures.
+"""Duplicates: equal and nearly equal documents.
 
 MinHash (Broder, 1997) estimates the Jaccard similarity of two documents' sets of runs of five words
 from 64 numbers each, with a standard deviation of 0.05 at a similarity of 0.8; banding (Leskovec,
@@ -11,17 +9,12 @@ without comparing all. What of planted duplicates is found is measured in decisi
 import hashlib
 import zlib
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bert_core.randomness import fold_in, random_bits
-from pipelines.artifacts import Workspace
-from pipelines.io.text import Tally
-from pipelines.stages.corpus.settings import CorpusSettings
-from pipelines.stages.corpus.sources.inputs import Part, read_span
 
 GROUP_DIGITS: Final = 32  # of an id: the document; what follows counts its pieces
 _WHITE_SPACE: Final = b" \n"  # the only one in a mended text
@@ -176,74 +169,3 @@ def _root(parents: NDArray[np.int64], document: int) -> int:
         parents[document] = parents[parents[document]]
         document = int(parents[document])
     return document
-
-
-NAME: Final = "boilerplate"  # the working file with the hashes of such lines
-_LINES_AT_ONCE: Final = 16_000_000
-_PAIR_TYPE: Final = np.dtype([("line", "<u8"), ("document", "<u8")])
-
-
-def count_lines(settings: CorpusSettings, work: Workspace, part: Part) -> str:
-    """Write which lines are in which of the part's documents; returns the file's name.
-
-    Copies of a text are one document, of which one is kept, and so are the pieces of a long one.
-    """
-    name = f"lines-of-documents-{part.index:06d}"
-    if work.finished(name) is None:
-        pairs: list[tuple[int, int]] = []
-        seen: set[int] = set()
-        for span in part.spans:
-            for raw in read_span(settings.sources[span.source], span, Tally()):
-                document = hash_of_line(raw.group or " ".join(raw.text.split()))
-                if document in seen and raw.group is None:
-                    continue
-                seen.add(document)
-                lines = set(map(hash_of_line, raw.sentences or raw.text.split("\n")))
-                pairs.extend((line, document) for line in sorted(lines))
-        work.write(name, np.array(pairs, dtype=_PAIR_TYPE).tobytes())
-    return name
-
-
-def find_boilerplate(work: Workspace, names: list[str], min_documents: int) -> None:
-    """Write the hashes of the lines that are in at least `min_documents` documents.
-
-    The lines of large corpora are added up in several rounds, so that memory is bounded.
-    """
-    if work.finished(NAME) is not None:
-        return
-
-    def load(name: str) -> NDArray[np.void]:
-        return np.frombuffer(work.read(name), dtype=_PAIR_TYPE)
-
-    rounds = max(1, -(-sum(load(name).size for name in names) // _LINES_AT_ONCE))
-    found = [_frequent(load, names, min_documents, rounds, residue) for residue in range(rounds)]
-    work.write(NAME, np.sort(np.concatenate(found)).tobytes())
-
-
-@lru_cache(maxsize=1)
-def read_boilerplate(work: Workspace) -> frozenset[int]:
-    return frozenset(np.frombuffer(work.read(NAME), dtype=np.uint64).tolist())
-
-
-def hash_of_line(line: str) -> int:
-    """64 bits, equal for lines that differ only in case and outer white space; 0 if blank."""
-    plain = line.strip().lower()
-    if not plain:
-        return 0
-    return int.from_bytes(hashlib.blake2b(plain.encode(), digest_size=8).digest(), "little")
-
-
-def _frequent(
-    load: Callable[[str], NDArray[np.void]],
-    names: list[str],
-    min_documents: int,
-    rounds: int,
-    residue: int,
-) -> NDArray[np.uint64]:
-    tables = (load(name) for name in names)  # one at a time
-    rows = np.concatenate([table[table["line"] % rounds == residue] for table in tables])
-    rows = rows[np.lexsort((rows["document"], rows["line"]))]
-    is_new = np.append(True, rows[1:] != rows[:-1])[: rows.size]
-    unique, counts = np.unique(rows["line"][is_new], return_counts=True)
-    frequent: NDArray[np.uint64] = unique[(counts >= min_documents) & (unique != 0)]
-    return frequent

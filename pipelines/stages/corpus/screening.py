@@ -4,7 +4,6 @@ These are working files: duplicates are removed once all parts are known.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -17,13 +16,12 @@ from pipelines.stages.corpus.duplicates import (
     Signature,
     content_hash,
     document_id,
-    hash_of_line,
-    read_boilerplate,
     signature,
 )
 from pipelines.stages.corpus.settings import CleaningSettings, CorpusSettings
 from pipelines.stages.corpus.shards import Document, ShardWriter
-from pipelines.stages.corpus.sources.inputs import Part, RawDocument, read_span
+from pipelines.stages.corpus.sources import read_span
+from pipelines.stages.corpus.sources.inputs import Part, RawDocument
 
 # A row's content hash, in two halves, and the beginning of its group's.
 KEY_TYPE: Final = np.dtype([("high", ">u8"), ("low", ">u8"), ("group", ">u8")])
@@ -37,7 +35,7 @@ def screen(settings: CorpusSettings, work: Workspace, shard_bytes: int, part: Pa
         names: list[str] = done["names"]
         return names
     tally = Tally()
-    documents = _documents(settings, work, part, tally)
+    documents = _documents(settings, part, tally)
     has_signatures = settings.cleaning.near_duplicates
     names = []
     first = next(documents, None)
@@ -49,13 +47,11 @@ def screen(settings: CorpusSettings, work: Workspace, shard_bytes: int, part: Pa
 
 
 def _documents(
-    settings: CorpusSettings, work: Workspace, part: Part, tally: Tally
+    settings: CorpusSettings, part: Part, tally: Tally
 ) -> Iterator[tuple[Document, str]]:
     """Documents that pass, each with the hash of its content."""
     for span in part.spans:
         for raw in read_span(settings.sources[span.source], span, tally):
-            if settings.cleaning.boilerplate_documents is not None:
-                raw = _without_boilerplate(raw, read_boilerplate(work), tally)
             reason = objection(raw, settings.cleaning)
             if reason is not None:
                 tally.dropped[reason] += 1
@@ -64,13 +60,6 @@ def _documents(
             sentences = raw.sentences or split_sentences(raw.text)
             identifier = document_id(content, raw.group, raw.piece)
             yield Document(identifier, raw.label, list(sentences)), content
-
-
-def _without_boilerplate(raw: RawDocument, unwanted: frozenset[int], tally: Tally) -> RawDocument:
-    lines = raw.sentences or tuple(raw.text.split("\n"))
-    kept = tuple(line for line in lines if hash_of_line(line) not in unwanted)
-    tally.dropped["boilerplate lines"] += len(lines) - len(kept)
-    return replace(raw, text="\n".join(kept), sentences=raw.sentences and kept)
 
 
 def _write_file(

@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from pipelines.config.errors import Uri
 from pipelines.config.settings import Settings, Tabs
+from pipelines.io.tables import TableSettings
 
 FEWEST_DOCUMENTS: Final = 4  # of a corpus: two to learn from, two to be held out
 
@@ -46,115 +47,49 @@ class InstalledDocumentation(SourceSettings):
     )
 
 
-class FileSource(SourceSettings):
-    """What every source of files has."""
+class RowSource(SourceSettings):
+    """What every source of rows with columns has."""
 
+    text_field: str = Field(default="text", description="Column that holds the text.")
+    label_field: str | None = Field(
+        default=None, description="Column whose value labels the document."
+    )
+
+
+class TextFiles(RowSource, TableSettings):
+    """Files of text, each read as its name ends: see `docs/data.md`."""
+
+    kind: Literal["text", "files"] = Field(default="text", description="Kind of the source.")
     paths: tuple[Uri, ...] = Field(
         default=(),
-        description=(
-            "Files, globs, folders or URLs (such as s3://); .gz, .bz2, .xz and .zst are opened."
-        ),
+        description="Files, globs, folders or URLs (such as s3://). .csv, .tsv, .jsonl, .ndjson, "
+        ".parquet and .arrow are tables, .html, .htm, .xhtml and .pdf documents, all others plain "
+        "text; .gz, .bz2, .xz and .zst are opened.",
+    )
+    layout: Literal["file", "blank_line", "line", "sentences", "headings", "page"] = Field(
+        default="file",
+        description="What a document is. In plain text: a file, a block between blank lines "
+        "(blank_line), a line, a block of one sentence per line (sentences, Google's format), or "
+        "what follows a ' = Title = ' heading (headings). In PDF: a file, or a page if this is "
+        "page. In HTML always a file, and in tables a row.",
+    )
+    hard_wrapped: bool = Field(
+        default=False,
+        description="Lines of plain text were broken to fit a page, as in Project Gutenberg's "
+        "books: only a blank line ends a paragraph. If false, every line break ends one.",
     )
 
-
-class RecordSource(FileSource):
-    """What every source of records with fields has."""
-
-    text_field: str = Field(default="text", description="Field or column that holds the text.")
-    label_field: str | None = Field(
-        default=None, description="Field or column whose value labels the document."
-    )
-
-
-TextLayout = Literal["auto", "file", "blank_line", "line", "sentences", "headings"]
+    @model_validator(mode="after")
+    def _lines_are_whole(self) -> Self:
+        if self.hard_wrapped and self.layout in ("line", "sentences"):
+            raise ValueError(
+                f"hard_wrapped joins lines, and with layout={self.layout} each line stands for "
+                "itself; leave one of them out"
+            )
+        return self
 
 
-class PlainText(FileSource):
-    """Plain text files."""
-
-    kind: Literal["text"] = Field(default="text", description="Kind of the source.")
-    layout: TextLayout = Field(
-        default="auto",
-        description=(
-            "What a document is: a file, a block between blank lines, a line, a block of one "
-            "sentence per line (Google's format), or what follows a ' = Title = ' heading; auto: "
-            "found out from the heads of the files, and noted in the corpus's statistics."
-        ),
-    )
-    hard_wrapped: bool | None = Field(
-        default=None,
-        description=(
-            "Lines were broken to fit a page: only a blank line ends a paragraph. Left out, it is "
-            "found out for each file from its head."
-        ),
-    )
-
-
-class Files(FileSource):
-    """Files of any of the formats below, each read as its name says."""
-
-    kind: Literal["files"] = Field(default="files", description="Kind of the source.")
-    layout: TextLayout = Field(
-        default="auto", description="What a document is in the plain text files among them."
-    )
-    text_field: str | None = Field(
-        default=None,
-        description="Field or column that holds the text in the tables among them; left out, it "
-        "is found by its name.",
-    )
-
-
-class Html(FileSource):
-    """HTML files, a document each: their text without menus, scripts and code."""
-
-    kind: Literal["html"] = Field(default="html", description="Kind of the source.")
-
-
-class Pdf(FileSource):
-    """PDF files that hold text: no character of a picture is recognized."""
-
-    kind: Literal["pdf"] = Field(default="pdf", description="Kind of the source.")
-    layout: Literal["auto", "file", "page"] = Field(
-        default="auto",
-        description="What a document is; auto: a page where there are fewer than four files.",
-    )
-
-
-class Markdown(FileSource):
-    """Markdown files, a document each: their prose without markup and code."""
-
-    kind: Literal["markdown"] = Field(default="markdown", description="Kind of the source.")
-
-
-class JsonLines(RecordSource):
-    """JSON objects, one a line."""
-
-    kind: Literal["jsonl"] = Field(default="jsonl", description="Kind of the source.")
-
-
-class DelimitedText(RecordSource):
-    """CSV or TSV files with a header line."""
-
-    kind: Literal["csv"] = Field(default="csv", description="Kind of the source.")
-    delimiter: str | None = Field(
-        default=None,
-        min_length=1,
-        max_length=1,
-        description="Between two fields; left out, a tab in .tsv files and a comma in others.",
-    )
-    quoted: bool | None = Field(
-        default=None,
-        description="Whether quotes enclose fields; left out, in .csv files and not in .tsv ones.",
-    )
-
-
-class Columnar(RecordSource):
-    """Parquet or Arrow files (such as the files of a local Hugging Face dataset)."""
-
-    kind: Literal["columnar"] = Field(default="columnar", description="Kind of the source.")
-
-
-class HuggingFaceDataset(RecordSource):
+class HuggingFaceDataset(RowSource):
     """A Hugging Face dataset, streamed by its name or read from a local copy."""
 
     kind: Literal["hugging_face"] = Field(default="hugging_face", description="Kind of the source.")
@@ -164,18 +99,9 @@ class HuggingFaceDataset(RecordSource):
     revision: str | None = Field(default=None, description="Commit or tag; the newest if left out.")
 
 
-class MediaWiki(FileSource):
-    """MediaWiki XML dumps (`pages-articles`): articles without markup."""
-
-    kind: Literal["mediawiki"] = Field(default="mediawiki", description="Kind of the source.")
-
-
 Source = Annotated[
-    InstalledDocumentation | Files | PlainText | Html | Pdf | Markdown | JsonLines | DelimitedText
-    | Columnar | HuggingFaceDataset | MediaWiki,
-    Field(discriminator="kind"),
-    Tabs(),
-]  # fmt: skip
+    InstalledDocumentation | TextFiles | HuggingFaceDataset, Field(discriminator="kind"), Tabs()
+]
 
 
 class CleaningSettings(Settings):
@@ -206,11 +132,6 @@ class CleaningSettings(Settings):
     languages: tuple[str, ...] = Field(
         default=(),
         description="Keep documents in these languages only (ISO 639-1, such as en); all if empty.",
-    )
-    boilerplate_documents: int | None = Field(
-        default=None,
-        ge=2,
-        description="Remove lines that occur in at least this many documents; none if left out.",
     )
 
     @model_validator(mode="after")

@@ -18,75 +18,62 @@ from pipelines.config.versions import versions_of
 from pipelines.io.text import Tally
 from pipelines.stage import Progress, StageContext
 from pipelines.stages.corpus import CORPUS
-from pipelines.stages.corpus.cleaning import check_codes, count_languages
-from pipelines.stages.corpus.division import copies, heldout_threshold, too_few_documents
-from pipelines.stages.corpus.duplicates import (
-    NUM_HASHES,
-    count_lines,
-    find_boilerplate,
-    find_near,
-    find_repeated,
+from pipelines.stages.corpus.cleaning import check_codes
+from pipelines.stages.corpus.division import (
+    check_division,
+    copies,
+    heldout_threshold,
+    too_few_documents,
 )
+from pipelines.stages.corpus.duplicates import NUM_HASHES, find_near, find_repeated
 from pipelines.stages.corpus.publishing import ScreenedFile, add_up, publish, shard_name
 from pipelines.stages.corpus.screening import read_keys, screen, signatures_of
 from pipelines.stages.corpus.settings import CorpusSettings
-from pipelines.stages.corpus.sources.by_name import divided
+from pipelines.stages.corpus.sources import resolve
 from pipelines.stages.corpus.sources.inputs import (
     InputFile,
     Part,
     divide,
     inputs_fingerprint,
     libraries_of,
-    resolve,
     shard_bytes,
 )
 
-_LANGUAGE_SAMPLES = 100
-_BOILERPLATE = {"boilerplate": "2"}  # the version of what counts as boilerplate
-_IN_THE_INPUTS = {"paths", "hard_wrapped", "dataset", "revision", "delimiter", "quoted"}
+# Where the text lies does not matter. Its bytes or commit and its labels are in the input's name.
+_IN_THE_INPUTS = {"paths", "dataset", "revision"}
 
 
 def build_corpus(settings: CorpusSettings, context: StageContext) -> Artifact:
     """Read, clean, deduplicate and divide the text that `settings` name.
 
     Files `train-*.arrow` and `heldout-*.arrow` hold one row per document: `id` (a hash of its
-    content), `source`, `sentences`. The statistics hold the input, the layout that was found, and
-    what was repaired and dropped, and why. Raises UserError if a source cannot be read, or fewer
-    than four documents are left.
+    content), `source`, `sentences`. The statistics hold the input, and what was repaired and
+    dropped, and why. Raises UserError if a source cannot be read, or its documents cannot be
+    divided as `heldout_fraction` asks.
     """
     check_codes(settings.cleaning.languages)
     paths = [path for source in settings.sources for path in getattr(source, "paths", ())]
-    resolved = [resolve(each) for source in settings.sources for each in divided(source)]
-    settings = settings.model_copy(update={"sources": tuple(each.source for each in resolved)})
-    files = [(index, file) for index, each in enumerate(resolved) for file in each.files]
-    notes = [each.note for each in resolved if each.note]
+    resolved = list(map(resolve, settings.sources))
+    settings = settings.model_copy(update={"sources": tuple(source for source, _ in resolved)})
+    files = [(index, file) for index, (_, of_source) in enumerate(resolved) for file in of_source]
+    # Arrow writes and compresses the shards. numpy does not count: its integers, stable sorts and
+    # products of 64 bits are defined.
+    libraries = {"pyarrow", "unicode"} | libraries_of(file for _, file in files)
+    if settings.cleaning.languages:
+        libraries.add("py3langid")
     return context.store.get_or_build(
         CORPUS.kind,
         version=CORPUS.version,
-        # Where the text lies does not matter. Its bytes, its commit, its labels and how each file
-        # is parsed are in the input's name.
         settings=settings.model_dump(mode="json", exclude={"sources": {"__all__": _IN_THE_INPUTS}}),
-        inputs={"text": inputs_fingerprint(files), "libraries": versions_of(*_libraries(settings))}
-        | ({} if settings.cleaning.boilerplate_documents is None else _BOILERPLATE),
-        build=partial(_build, settings, files, paths, notes, context),
+        inputs={"text": inputs_fingerprint(files), "libraries": versions_of(*libraries)},
+        build=partial(_build, settings, files, paths, context),
     )
-
-
-def _libraries(settings: CorpusSettings) -> set[str]:
-    """The libraries that decide the bytes of the shards.
-
-    Arrow writes and compresses them. numpy does not count: its integers, stable sorts and products
-    of 64 bits are defined.
-    """
-    found = {"pyarrow", "unicode"}.union(*map(libraries_of, settings.sources))
-    return found | {"py3langid"} if settings.cleaning.languages else found
 
 
 def _build(
     settings: CorpusSettings,
     files: list[tuple[int, InputFile]],
     paths: list[str],
-    notes: list[str],
     context: StageContext,
     draft: Draft,
 ) -> Built:
@@ -94,17 +81,6 @@ def _build(
     parts = divide(files, target)
     work = draft.workspace()
 
-    def say(note: str, done: int) -> None:
-        context.observe(
-            Progress(stage=CORPUS.name, done=done, total=2 * len(parts), unit="parts", note=note)
-        )
-
-    for note in notes:
-        say(note, 0)
-    if settings.cleaning.boilerplate_documents is not None:
-        counting = partial(count_lines, settings, work)
-        counted = map_tasks(counting, parts, num_workers=context.runtime.num_workers)
-        find_boilerplate(work, counted, settings.cleaning.boilerplate_documents)
     names = map_tasks(
         partial(screen, settings, work, target),
         parts,
@@ -117,7 +93,9 @@ def _build(
         assert figures is not None, "a part that was just screened is finished"
         tally.add(Tally.from_json(figures["tally"]))
     for note in _left_out(tally):
-        say(note, len(parts))
+        context.observe(Progress(
+            stage=CORPUS.name, done=len(parts), total=2 * len(parts), unit="parts", note=note
+        ))  # fmt: skip
     screened = _decide(settings, work, parts, names, tally)
     threshold = heldout_threshold(
         (_kept_groups(work, file, settings.seed) for file in screened),
@@ -135,6 +113,7 @@ def _build(
     )
     for of_shard in published:
         add_up(statistics, of_shard)
+    check_division(statistics, settings.heldout_fraction)
     shards = [
         shard_name(split, file.index)
         for file, of_shard in zip(screened, published, strict=True)
@@ -142,13 +121,10 @@ def _build(
     ]
     statistics = {
         **statistics,
-        "sample_languages": _languages(published),
         **tally.to_json(),
         "input": {
             "files": len(files),
             "bytes": sum(file.num_bytes for _, file in files),
-            "hard_wrapped_files": sum(file.hard_wrapped for _, file in files),
-            "found": notes,
             "paths": [redacted(path) for path in paths],
         },
     }
@@ -211,11 +187,3 @@ def _find_near(
             return np.memmap(paths[index], np.uint32, "r").reshape(-1, NUM_HASHES)
 
         return find_near(load, is_dropped, settings.cleaning.near_duplicate_similarity)
-
-
-def _languages(published: list[dict[str, Any]]) -> dict[str, int]:
-    """Languages of some documents of every shard, at most `_LANGUAGE_SAMPLES` in all."""
-    texts = [
-        text for shard in published for split in shard.values() for _, _, text in split["samples"]
-    ]
-    return count_languages(texts[:: -(-len(texts) // _LANGUAGE_SAMPLES)])

@@ -16,14 +16,10 @@ import pytest
 from pipelines.config.errors import UserError
 from pipelines.stages.corpus.checks import check_inputs
 from pipelines.stages.corpus.settings import (
-    Columnar,
     CorpusSettings,
-    DelimitedText,
     HuggingFaceDataset,
     InstalledDocumentation,
-    JsonLines,
-    Markdown,
-    PlainText,
+    TextFiles,
 )
 
 NOVELS = Path("../shared/data/corpus/english_novels")
@@ -39,26 +35,12 @@ def write(path: Path, content: str | bytes) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(
-    ("layout", "content", "message"),
-    [
-        ("file", f"{TEXT}\n\n" * 9, "has 1; .*finer layout such as blank_line"),
-        ("blank_line", TEXT * 9, "has 1"),
-        ("line", f"{TEXT}\n{TEXT}\nshort\n{TEXT}\n", "has 3"),
-        ("auto", TEXT * 9, "has 1"),
-        ("auto", "", "has none"),
-    ],
-)
-def test_too_few_documents_are_told_at_once(tmp_path, layout, content, message):
-    path = write(tmp_path / "a.txt", content)
-    with pytest.raises(UserError, match=rf"at least 4 documents.*{message}"):
-        check(PlainText(paths=(path,), layout=layout))
-    check(PlainText(paths=(path,), layout=layout), InstalledDocumentation(packages=("numpy",)))
-
-
-def test_one_book_is_enough_where_its_paragraphs_are_documents(tmp_path):
-    path = write(tmp_path / "book.txt", f"{TEXT}\n\n" * 9)
-    assert check(PlainText(paths=(path,))) == {"book"}
+def test_too_few_files_are_told_at_once_with_the_setting(tmp_path):
+    path = write(tmp_path / "a.txt", f"{TEXT}\n\n" * 9)
+    with pytest.raises(UserError, match=r"at least 4 documents.*has 1; .*--layout.*blank_line"):
+        check(TextFiles(paths=(path,)))
+    check(TextFiles(paths=(path,)), InstalledDocumentation(packages=("numpy",)))
+    assert check(TextFiles(paths=(path,), layout="blank_line")) == {"a"}
 
 
 def test_what_can_be_read_gives_its_labels(tmp_path):
@@ -68,26 +50,25 @@ def test_what_can_be_read_gives_its_labels(tmp_path):
     parquet = str(tmp_path / "columns.parquet")
     pq.write_table(pa.table({"text": [TEXT] * 9}), parquet)
     pages = [write(tmp_path / f"{number}.md", f"# {TEXT}") for number in range(4)]
-    assert check(DelimitedText(paths=(csv,), label_field="kind")) == frozenset()
-    assert check(JsonLines(paths=(jsonl,)), Columnar(paths=(parquet,))) == {"rows", "columns"}
-    assert check(Markdown(paths=tuple(pages), name="pages")) == {"pages"}
+    assert check(TextFiles(paths=(csv,), label_field="kind")) == frozenset()
+    assert check(TextFiles(paths=(jsonl, parquet))) == {"rows", "columns"}
+    assert check(TextFiles(paths=tuple(pages), name="pages")) == {"pages"}
     assert check(InstalledDocumentation(packages=("numpy", "networkx"))) == {"numpy", "networkx"}
 
 
 @pytest.mark.parametrize(
-    ("source", "name", "content", "message"),
+    ("name", "content", "message"),
     [
-        (DelimitedText, "a.csv", "body\nx\n", "has no column 'text', only body"),
-        (JsonLines, "a.jsonl", '{"body": 1}\n' * 9, "has no column 'text', only body"),
-        (Columnar, "a.parquet", b"PAR1 and no more", "is not a whole Parquet or Arrow file"),
-        (PlainText, "a.txt", bytes(range(32)) * 99, "is not text"),
-        (PlainText, "a.txt.gz", b"no gzip at all", "is not a whole gzip file"),
-        (Markdown, "a.md", "\ufeffx".encode("utf-16"), "is UTF-16; convert it"),
+        ("a.csv", "body\nx\n", "has no column 'text', only body"),
+        ("a.jsonl", '{"body": 1}\n' * 9, "has no column 'text', only body"),
+        ("a.parquet", b"PAR1 and no more", "is not a whole Parquet or Arrow file"),
+        ("a.csv", bytes(range(32)) * 99, "is not text"),
+        ("a.csv.gz", b"no gzip at all", "is not a whole gzip file"),
     ],
 )
-def test_files_that_cannot_be_read_are_named(tmp_path, source, name, content, message):
+def test_tables_that_cannot_be_read_are_named(tmp_path, name, content, message):
     with pytest.raises(UserError, match=message):
-        check(source(paths=(write(tmp_path / name, content),)))
+        check(TextFiles(paths=(write(tmp_path / name, content),)))
 
 
 def test_pipes_devices_sockets_and_loose_links_are_refused(tmp_path):
@@ -107,13 +88,13 @@ def test_pipes_devices_sockets_and_loose_links_are_refused(tmp_path):
         (tmp_path, "a pipe|a link to nothing|a socket"),
     ):
         with pytest.raises(UserError, match=f" is ({found})"):
-            check(PlainText(paths=(str(name),)))
+            check(TextFiles(paths=(str(name),)))
 
 
 def test_what_is_not_there_is_told():
     for source, message in (
-        (PlainText(), "at least one path"),
-        (PlainText(paths=("/none/at/all.txt",)), "does not exist"),
+        (TextFiles(), "at least one path"),
+        (TextFiles(paths=("/none/at/all.txt",)), "does not exist"),
         (InstalledDocumentation(packages=("no-such-package",)), "is not installed"),
         (HuggingFaceDataset(), "needs the name of a dataset"),
     ):
@@ -129,10 +110,10 @@ def test_servers_that_do_not_answer_are_told_at_once(monkeypatch):
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
     with pytest.raises(UserError, match=rf"127\.0\.0\.1:{port} does not answer"):
-        check(PlainText(paths=(f"http://127.0.0.1:{port}/a.txt",)))
+        check(TextFiles(paths=(f"http://127.0.0.1:{port}/a.txt",)))
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
     with pytest.raises(UserError, match="does not answer"):
-        check(PlainText(paths=("s3://bucket/a.txt",)))
+        check(TextFiles(paths=("s3://bucket/a.txt",)))
 
 
 def test_an_object_store_without_credentials_is_told(monkeypatch, tmp_path):
@@ -142,13 +123,13 @@ def test_an_object_store_without_credentials_is_told(monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     with pytest.raises(UserError, match="no credentials for it were found"):
-        check(PlainText(paths=("s3://some-bucket/a.txt",)))
+        check(TextFiles(paths=("s3://some-bucket/a.txt",)))
 
 
 def test_the_checks_import_nothing_heavy():
     code = (
         "import sys; import pipelines.stages.corpus.checks, pipelines.stages.dataset.items; "
-        "print([m for m in ('torch', 'ray', 'mlflow', 'prefect', 'pandas', 'pyarrow', 'datasets') "
+        "print([m for m in ('torch', 'ray', 'mlflow', 'prefect', 'pandas', 'datasets') "
         "if m in sys.modules])"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -159,7 +140,7 @@ def test_eighty_novels_are_looked_at_and_not_read():
     if not NOVELS.exists():
         pytest.skip("the English novels are not on this machine")
     num_characters = sum(path.stat().st_size for path in NOVELS.rglob("*.txt"))
-    check(PlainText(paths=(str(NOVELS),)))  # imports what it needs
+    check(TextFiles(paths=(str(NOVELS),)))  # imports what it needs
     before = psutil.Process().io_counters().read_chars
-    assert len(check(PlainText(paths=(str(NOVELS),)))) > 70
+    assert len(check(TextFiles(paths=(str(NOVELS),)))) > 70
     assert psutil.Process().io_counters().read_chars - before < num_characters / 10

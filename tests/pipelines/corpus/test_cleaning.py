@@ -1,12 +1,14 @@
-"""Near duplicates, languages and boilerplate are found, removed and counted."""
+"""Text is mended; near duplicates and other languages are removed; all of it is counted."""
+
+from collections import Counter
 
 import numpy as np
 import pytest
 
 from pipelines.config.errors import UserError
-from pipelines.stages.corpus.cleaning import check_codes, count_languages
+from pipelines.stages.corpus.cleaning import check_codes, language_of, mend
 from pipelines.stages.corpus.duplicates import find_near, signature
-from pipelines.stages.corpus.settings import CleaningSettings, CorpusSettings, PlainText
+from pipelines.stages.corpus.settings import CleaningSettings, CorpusSettings, TextFiles
 from pipelines.stages.corpus.shards import read_documents
 from pipelines.stages.corpus.stage import build_corpus
 from tests.pipelines.small_data import invented_text
@@ -14,6 +16,25 @@ from tests.pipelines.small_data import invented_text
 GERMAN = "Der Himmel über der Stadt war grau, und niemand wusste, wann der Regen aufhören würde."
 ENGLISH = "The sky above the town was grey and nobody knew when the rain would come to an end."
 JAPANESE = "町の空は灰色で、雨がいつ止むのか誰にも分からなかった。"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "repaired"),
+    [
+        ("One line.\nÜber die Straße. 東京。", "One line.\nÜber die Straße. 東京。", {}),
+        ("a\r\nb", "a\nb", {"line breaks with \\r": 1}),
+        ("a\rb", "a\nb", {"line breaks with \\r": 1}),
+        ("a\x00b\x07c\x7fd\x9fe", "abcde", {"control characters": 4}),
+        ("e\u0301te\u0301", "été", {"texts not in NFC": 1}),
+        ("a \t b\u00a0\u3000c \n d", "a b c\nd", {}),
+        ("a\u2028b\u2029c\u0085d", "a\nb\nc\nd", {}),
+        ("a\ud800b", "a?b", {}),
+    ],
+)
+def test_text_is_mended_and_counted(text, expected, repaired):
+    counts: Counter[str] = Counter()
+    assert mend(text, counts) == expected
+    assert +counts == repaired
 
 
 def runs_of(text: str) -> set[tuple[str, ...]]:
@@ -75,7 +96,7 @@ def test_unrelated_documents_are_not_near_duplicates():
 
 
 def test_languages_are_told_apart():
-    assert count_languages([ENGLISH, GERMAN, ENGLISH, JAPANESE]) == {"en": 2, "de": 1, "ja": 1}
+    assert list(map(language_of, (ENGLISH, GERMAN, JAPANESE))) == ["en", "de", "ja"]
 
 
 def test_an_unknown_language_code_is_refused():
@@ -83,42 +104,21 @@ def test_an_unknown_language_code_is_refused():
         check_codes(["de", "english"])
 
 
-def test_copies_of_a_text_are_no_boilerplate(tmp_path, small_context):
-    texts = [english_text(number) for number in range(6)]
-    (tmp_path / "all.txt").write_text("\n\n".join([*texts, *[texts[0]] * 9]))
-    corpus = build_corpus(
-        CorpusSettings(
-            sources=(PlainText(paths=(str(tmp_path / "all.txt"),), layout="blank_line"),),
-            cleaning=CleaningSettings(boilerplate_documents=5),
-        ),
-        small_context,
-    )
-    assert corpus.statistics["dropped"] == {"duplicate": 9}
-    assert sum(corpus.statistics[split]["documents"] for split in ("train", "heldout")) == 6
-
-
 def test_the_stage_removes_what_it_is_told_to_and_counts_it(tmp_path, small_context):
-    licence = "Licensed to nobody in particular, without any warranty."
     numbered = [english_text(number) for number in range(12)]
-    blocks = [f"{text}\n{licence}" for text in numbered]
-    blocks += [f"{edited(numbered[0], 300)}\nAnother ending line.", GERMAN * 3]
+    blocks = [*numbered, f"{edited(numbered[0], 300)}\nAnother ending line.", GERMAN * 3]
     (tmp_path / "all.txt").write_text("\n\n".join(blocks))
     settings = CorpusSettings(
-        sources=(PlainText(paths=(str(tmp_path / "all.txt"),), layout="blank_line"),),
+        sources=(TextFiles(paths=(str(tmp_path / "all.txt"),), layout="blank_line"),),
         cleaning=CleaningSettings(
             near_duplicates=True,
             near_duplicate_similarity=0.7,
             languages=("en",),
-            boilerplate_documents=10,
         ),
     )
     corpus = build_corpus(settings, small_context)
-    assert corpus.statistics["dropped"] == {
-        "boilerplate lines": 12, "near duplicate": 1, "other language": 1,
-    }  # fmt: skip
+    assert corpus.statistics["dropped"] == {"near duplicate": 1, "other language": 1}
     documents = [
         document for split in ("train", "heldout") for document in read_documents(corpus, split)
     ]
     assert len(documents) == 12
-    assert not any("Licensed" in document.text for document in documents)
-    assert corpus.statistics["sample_languages"] == {"en": 12}

@@ -66,13 +66,13 @@ def plain():
 
 def test_a_package_gives_files_up_to_its_share_and_documents_with_its_name():
     settings = InstalledDocumentation(packages=("numpy",), max_source_megabytes=0.3)
-    files = documentation.resolve(settings).files
+    files = documentation.source_files(settings)
     assert 0 < sum(file.num_bytes for file in files) <= 300_000
-    assert files == documentation.resolve(settings).files
+    assert files == documentation.source_files(settings)
     found = [
         document
         for file in files
-        for document in documentation.read(settings, Span(source=0, file=file), Tally())
+        for document in documentation.read(Span(source=0, file=file), Tally())
     ]
     assert len(found) > 20
     assert {document.label for document in found} == {"numpy"}
@@ -81,4 +81,4 @@ def test_a_package_gives_files_up_to_its_share_and_documents_with_its_name():
 
 def test_a_package_that_is_not_installed_is_named():
     with pytest.raises(UserError, match="package no-such-package is not installed"):
-        documentation.resolve(InstalledDocumentation(packages=("no-such-package",)))
+        documentation.source_files(InstalledDocumentation(packages=("no-such-package",)))

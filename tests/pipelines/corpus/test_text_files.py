@@ -3,19 +3,22 @@
 import bz2
 import gzip
 import lzma
+import textwrap
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from fsspec.compression import zstd
+from pydantic import ValidationError
 
 from pipelines.config.errors import UserError
-from pipelines.io.files import expand, read_head
-from pipelines.io.records import opened
+from pipelines.io.files import expand, open_binary, read_head
 from pipelines.io.text import Tally
-from pipelines.stages.corpus.settings import PlainText
-from pipelines.stages.corpus.sources import text_files
-from pipelines.stages.corpus.sources.inputs import InputFile, Span, resolve
+from pipelines.stages.corpus.cleaning import split_sentences
+from pipelines.stages.corpus.settings import TextFiles
+from pipelines.stages.corpus.sources import read_span, resolve, text_files
+from pipelines.stages.corpus.sources.inputs import Span
 
 BLOCKS = "One.\nTwo.\n\nThree.\n \n\n\nFour\nfive.\n"
 WIKITEXT = (
@@ -24,7 +27,7 @@ WIKITEXT = (
 
 
 def documents(path: Path, layout: str, span: tuple[int, int | None] = (0, None), **settings):
-    source, (file,), _ = resolve(PlainText(paths=(str(path),), layout=layout, **settings))
+    source, (file,) = resolve(TextFiles(paths=(str(path),), layout=layout, **settings))
     where = Span(source=0, file=file, begin=span[0], end=span[1])
     return list(text_files.read(source, where, Tally()))
 
@@ -78,10 +81,27 @@ def test_one_sentence_a_line_is_taken_as_it_is(tmp_path):
     assert found[1].sentences == ("Other document.",)
 
 
-def test_hard_wrapped_lines_are_joined(tmp_path):
+def test_hard_wrapped_lines_are_joined_where_that_is_said(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("A line that\ngoes on.\n\nNext paragraph\nhere.\n")
     assert texts(path, "file", hard_wrapped=True) == ["A line that goes on.\nNext paragraph here."]
+    assert texts(path, "file") == ["A line that\ngoes on.\n\nNext paragraph\nhere."]
+    with pytest.raises(ValidationError, match="with layout=line each line stands for itself"):
+        TextFiles(layout="line", hard_wrapped=True)
+
+
+def test_a_wrapped_text_gives_the_sentences_of_the_unwrapped_one(tmp_path):
+    paragraphs = [
+        f"Number {number}. It was the kind of morning on which nothing was expected of anybody, "
+        "least of all of the old keeper. He went down to the water. There was none."
+        for number in range(40)
+    ]
+    (tmp_path / "plain.txt").write_text("\n\n".join(paragraphs))
+    (tmp_path / "wrapped.txt").write_text("\n\n".join(textwrap.fill(p, 60) for p in paragraphs))
+    (plain,) = texts(tmp_path / "plain.txt", "file")
+    (wrapped,) = texts(tmp_path / "wrapped.txt", "file", hard_wrapped=True)
+    assert split_sentences(wrapped) == split_sentences(plain)
+    assert len(split_sentences(plain)) == 160
 
 
 def test_scripts_without_blanks_gain_none_where_lines_are_joined(tmp_path):
@@ -108,9 +128,14 @@ def test_compressed_files_are_opened_and_labelled_by_their_inner_name(tmp_path, 
     assert first.label == "book"
 
 
-def test_a_document_that_is_too_long_comes_in_pieces_of_one_group(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_files, "PIECE_BYTES", 1000)
+def small_pieces(monkeypatch):
+    cut = partial(text_files.cut_documents, piece_bytes=1000)
+    monkeypatch.setattr(text_files, "cut_documents", cut)
     monkeypatch.setattr(text_files, "_BLOCK_BYTES", 300)
+
+
+def test_a_document_that_is_too_long_comes_in_pieces_of_one_group(tmp_path, monkeypatch):
+    small_pieces(monkeypatch)
     path = tmp_path / "long.txt"
     lines = [f"Line {number} with some words in it." for number in range(200)]
     path.write_text("\n".join(lines))
@@ -123,8 +148,7 @@ def test_a_document_that_is_too_long_comes_in_pieces_of_one_group(tmp_path, monk
 
 
 def test_a_line_without_end_is_cut_between_letters(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_files, "PIECE_BYTES", 1000)
-    monkeypatch.setattr(text_files, "_BLOCK_BYTES", 300)
+    small_pieces(monkeypatch)
     path = tmp_path / "long.txt"
     path.write_text("é" * 5000, encoding="utf-8")
     assert "".join(texts(path, "line")) == "é" * 5000
@@ -155,14 +179,14 @@ def test_a_binary_file_named_txt_is_refused(tmp_path):
 
 def test_a_glob_without_a_match_is_refused(tmp_path):
     with pytest.raises(UserError, match="matches no file"):
-        resolve(PlainText(paths=(str(tmp_path / "*.txt"),)))
+        resolve(TextFiles(paths=(str(tmp_path / "*.txt"),)))
 
 
 def test_a_missing_file_and_no_path_at_all_are_refused(tmp_path):
     with pytest.raises(UserError, match="does not exist"):
-        resolve(PlainText(paths=(str(tmp_path / "none.txt"),)))
+        resolve(TextFiles(paths=(str(tmp_path / "none.txt"),)))
     with pytest.raises(UserError, match="at least one path"):
-        resolve(PlainText())
+        resolve(TextFiles())
 
 
 def test_folders_and_globs_list_their_files_sorted_and_once(tmp_path):
@@ -170,21 +194,90 @@ def test_folders_and_globs_list_their_files_sorted_and_once(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("text")
     paths = (str(tmp_path / "b.txt"), str(tmp_path), str(tmp_path / "*.txt"))
-    found: list[InputFile] = resolve(PlainText(paths=paths)).files
+    _, found = resolve(TextFiles(paths=paths))
     assert [file.label for file in found] == ["b", "a", "c"]
 
 
 def test_what_a_file_is_named_by_covers_its_bytes(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("text")
-    before = resolve(PlainText(paths=(str(path),))).files[0].digest
+    source = TextFiles(paths=(str(path),))
+    before = resolve(source)[1][0].digest
     path.write_text("tex!")
-    assert resolve(PlainText(paths=(str(path),))).files[0].digest != before
+    assert resolve(source)[1][0].digest != before
 
 
 @pytest.mark.parametrize("protocol", ["", "file://", "local://"])
 def test_local_files_are_found_by_path_and_by_url(tmp_path: Path, protocol: str) -> None:
     (tmp_path / "a.txt").write_text("One.")
     assert expand(f"{protocol}{tmp_path}/*.txt") == [f"{tmp_path}/a.txt"]
-    with opened(f"{protocol}{tmp_path}/a.txt") as stream:
+    with open_binary(f"{protocol}{tmp_path}/a.txt") as stream:
         assert stream.read() == b"One."
+
+
+@pytest.mark.parametrize(
+    ("encoding", "named"), [("utf-16", "utf-8"), ("cp1251", "cp1251"), ("gbk", "gb18030")]
+)
+@pytest.mark.parametrize("layout", ["file", "line"])
+def test_a_named_encoding_is_read_and_utf16_by_its_mark(
+    tmp_path, monkeypatch, encoding, named, layout
+):
+    monkeypatch.setattr(text_files, "_BLOCK_BYTES", 101)
+    word = "北京" if encoding == "gbk" else "нет"
+    lines = [f"{word} number {number}." for number in range(50)]
+    (tmp_path / "a.txt").write_bytes("\n".join(lines).encode(encoding))
+    found = texts(tmp_path / "a.txt", layout, encoding=named)
+    assert "\n".join(found).split("\n") == lines
+
+
+def test_bytes_of_another_encoding_are_refused_with_their_line(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"One.\nTwo.\n" + "нет, это не так.".encode("cp1251"))
+    with pytest.raises(UserError, match=r"line 3 of .*a\.txt is not UTF-8 .* setting `encoding`"):
+        documents(path, "file")
+    with pytest.raises(ValidationError, match="no encoding is called 'klingon'"):
+        TextFiles(encoding="klingon")
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfword")
+    assert texts(tmp_path / "a.txt", "file") == ["word"]
+
+
+def test_a_pointer_of_git_lfs_is_refused(tmp_path):
+    (tmp_path / "a.txt").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+    with pytest.raises(UserError, match=r"a\.txt is a pointer of Git LFS"):
+        documents(tmp_path / "a.txt", "file")
+
+
+def test_a_name_with_brackets_is_a_name_first_and_a_glob_where_nothing_has_it(tmp_path):
+    for name in ("data[1].txt", "data1.txt", "data2.txt", "books [en]/a.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"The text of {name} is long enough.")
+    assert expand(str(tmp_path / "data[1].txt")) == [str(tmp_path / "data[1].txt")]
+    assert expand(str(tmp_path / "books [en]")) == [str(tmp_path / "books [en]" / "a.txt")]
+    both = [str(tmp_path / f"data{number}.txt") for number in (1, 2)]
+    assert expand(str(tmp_path / "data[12].txt")) == both
+
+
+def test_hidden_files_and_folders_are_left_out_unless_they_are_named(tmp_path):
+    for name in ("a.txt", ".git/config", "b/.ipynb_checkpoints/b.txt", "b/b.txt", "b/.c.txt"):
+        (tmp_path / "notes" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "notes" / name).write_text("a text")
+    notes = tmp_path / "notes"
+    whole = [str(notes / name) for name in ("a.txt", "b/b.txt")]
+    assert expand(str(notes)) == expand(str(notes / "**" / "*.txt")) == whole
+    assert expand(str(notes / ".git")) == [str(notes / ".git" / "config")]
+    assert expand(str(notes / ".git" / "*")) == [str(notes / ".git" / "config")]
+    assert expand(str(notes / "b" / ".c.txt")) == [str(notes / "b" / ".c.txt")]
+    with pytest.raises(UserError, match="matches no file"):
+        expand(str(notes / "b" / "*.c.txt"))
+
+
+def test_a_file_that_grows_or_is_another_on_a_node_is_noticed(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("A text that is long enough.\n")
+    source, (file,) = resolve(TextFiles(paths=(str(path),)))
+    path.write_text("A text that is long enough.\nAnd another one.\n")
+    with pytest.raises(UserError, match=r"a\.txt on .* has 45 bytes, and had 28 when"):
+        list(read_span(source, Span(source=0, file=file), Tally()))

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Final
 
 from pipelines.config.errors import UserError
-from pipelines.io.text import Tally, decode
+from pipelines.io.text import Tally
 from pipelines.stages.corpus.cleaning import mend
 from pipelines.stages.corpus.settings import InstalledDocumentation
-from pipelines.stages.corpus.sources.inputs import MEGABYTE, InputFile, RawDocument, Resolved, Span
+from pipelines.stages.corpus.sources.inputs import MEGABYTE, InputFile, RawDocument, Span
 
 # Tests and vendored copies hold other people's prose, or none.
 _SKIPPED_FOLDERS: Final = {"tests", "test", "testing", "_vendor", "vendor", "externals"}
@@ -25,7 +25,7 @@ _CODE_LINE: Final = re.compile(r"\s*(>>>|\.\.\. |\.\.\.$|\.\. |:orphan:)")
 _NEW_ITEM: Final = re.compile(r"[-*+•] |\d+[.)] |:\w|@\w|\w[\w*, ]* ?: ?\S*$")
 
 
-def resolve(settings: InstalledDocumentation) -> Resolved:
+def source_files(settings: InstalledDocumentation) -> list[InputFile]:
     """The source files to read: of each package a random choice up to its share."""
     files: list[InputFile] = []
     for package in settings.packages:
@@ -41,21 +41,22 @@ def resolve(settings: InstalledDocumentation) -> Resolved:
                     label=settings.name or package,
                     num_bytes=num_bytes,
                     digest=_digest(_read(path, found)),
+                    format="docstrings",
                     splittable=False,
                 )
             )
-    return Resolved(settings, files)
+    return files
 
 
-def read(settings: InstalledDocumentation, span: Span, tally: Tally) -> Iterator[RawDocument]:
+def read(span: Span, tally: Tally) -> Iterator[RawDocument]:
     """The docstrings of one source file, in the order of the code."""
     package, _, _ = span.file.path.partition(":")
-    source = decode(_read(span.file.path, installed(package)), tally.repaired)
+    source = _read(span.file.path, installed(package))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes are the package's own affair
             tree = ast.parse(source)
-    except SyntaxError:  # templates and code for other versions of Python
+    except (SyntaxError, ValueError):  # templates, and code for other versions of Python
         tally.dropped["source files that do not parse"] += 1
         return
     for docstring in _docstrings(tree):

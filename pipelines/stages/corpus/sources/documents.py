@@ -8,19 +8,12 @@ from typing import Final
 
 from pipelines.config.errors import UserError, redacted
 from pipelines.io.files import open_binary
-from pipelines.io.text import Tally, check_is_text, decode
+from pipelines.io.text import SAMPLE_BYTES, Tally, check_is_text
 from pipelines.stages.corpus.cleaning import mend
-from pipelines.stages.corpus.settings import FEWEST_DOCUMENTS, Html, Pdf
-from pipelines.stages.corpus.sources.inputs import (
-    InputFile,
-    RawDocument,
-    Resolved,
-    Span,
-    list_files,
-)
-from pipelines.stages.corpus.sources.layouts import measure
-from pipelines.stages.corpus.sources.text_files import unwrap
+from pipelines.stages.corpus.settings import TextFiles
+from pipelines.stages.corpus.sources.inputs import InputFile, RawDocument, Span
 
+OTHER_ENCODING: Final = "HTML files that are not in the encoding they declare, or UTF-8"
 NO_TEXT_IN_HTML: Final = "HTML files without text"
 NO_TEXT_IN_PDF: Final = "PDF files without text, such as scans"
 LOCKED_PDF: Final = "PDF files that ask for a password"
@@ -47,40 +40,30 @@ def require_library(kind: str) -> None:
         )
 
 
-def resolve(settings: Html | Pdf) -> Resolved:
-    """The files that the source names; of few PDF files a page is a document."""
-    require_library(settings.kind)
-    files = list_files(settings.paths, label=settings.name, splittable=False)
-    if isinstance(settings, Html) or settings.layout != "auto":
-        return Resolved(settings, files)
-    layout, reason = "file", f"there are {len(files):,} PDF files"
-    if len(files) < FEWEST_DOCUMENTS:
-        layout, reason = "page", f"there are fewer than {FEWEST_DOCUMENTS} PDF files"
-    note = f"{redacted(settings.paths[0])}: layout {layout} ({reason})"
-    return Resolved(settings.model_copy(update={"layout": layout}), files, note)
-
-
-def read(settings: Html | Pdf, span: Span, tally: Tally) -> Iterator[RawDocument]:
+def read(settings: TextFiles, span: Span, tally: Tally) -> Iterator[RawDocument]:
     """The documents of one file; one that gives none is counted and named.
 
     Raises UserError where this node lacks the library.
     """
-    require_library(settings.kind)
+    require_library(span.file.format)
     with open_binary(span.file.path) as stream:
         data = stream.read()
-    if isinstance(settings, Html):
+    if span.file.format == "html":
         return _of_html(data, span.file, tally)
     return _of_pdf(data, span.file, settings.layout == "page", tally)
 
 
 def _of_html(data: bytes, file: InputFile, tally: Tally) -> Iterator[RawDocument]:
-    check_is_text(data, file.path)
-    text = mend(page_text(_decoded(data, tally)), tally.repaired)
+    try:
+        page = _decoded(data)
+    except (LookupError, UnicodeError):
+        tally.drop_file(redacted(file.path), OTHER_ENCODING)
+        return
+    check_is_text(page[:SAMPLE_BYTES].encode(), file.path)
+    text = mend(page_text(page), tally.repaired)
     if not text.strip():
         tally.drop_file(redacted(file.path), NO_TEXT_IN_HTML)
         return
-    if measure(text.encode(), is_whole=True).is_hard_wrapped:
-        text = unwrap(text)
     yield RawDocument(text=text, label=file.label)
 
 
@@ -94,21 +77,19 @@ def page_text(html: str) -> str:
     return found
 
 
-def _decoded(data: bytes, tally: Tally) -> str:
-    """By the encoding that the page declares, where Python knows it; else as any text file.
+def _decoded(data: bytes) -> str:
+    """A page in the encoding that it declares, else in UTF-8.
 
     A byte order mark comes first, and a page that can declare UTF-16 in bytes is none, as browsers
-    read it.
+    read it. Raises LookupError or UnicodeError where the bytes are in no such encoding.
     """
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return data.decode("utf-16")
     declared = _CHARSET.search(data[:_DECLARED_IN_BYTES])
     name = declared.group(1).decode().lower() if declared else "utf-8"
-    is_utf8 = name in ("utf-8", "utf8") or name.startswith(("utf-16", "utf-32"))
-    if is_utf8 or data.startswith(codecs.BOM_UTF8):
-        return decode(data, tally.repaired)
-    try:
-        return data.decode("cp1252" if name in _LATIN else name, "replace")
-    except (LookupError, UnicodeError):
-        return decode(data, tally.repaired)
+    if name.startswith(("utf-16", "utf-32")) or data.startswith(codecs.BOM_UTF8):
+        name = "utf-8"
+    return data.decode("cp1252" if name in _LATIN else name).removeprefix("\ufeff")
 
 
 def _of_pdf(data: bytes, file: InputFile, by_page: bool, tally: Tally) -> Iterator[RawDocument]:

@@ -1,4 +1,4 @@
-"""The inputs of a corpus: which module reads each source, and how reading is divided into parts.
+"""What a corpus is read from: files, divided into spans and parts.
 
 Parts depend on the inputs and the settings alone, never on the number of workers: that is why the
 shards made from them are the same for any.
@@ -6,44 +6,42 @@ shards made from them are the same for any.
 
 import hashlib
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path, PurePosixPath
-from typing import Any, Final, NamedTuple
+from typing import Final, Literal
 
-from pipelines.artifacts.manifest import canonical_json
 from pipelines.config.errors import UserError
-from pipelines.io.files import compression_of, expand, is_local, size_and_digest, without_query
-from pipelines.io.records import Dialect
-from pipelines.io.text import Tally
-from pipelines.stages.corpus.settings import Source
+from pipelines.io.files import (
+    compression_of,
+    expand,
+    format_suffix,
+    is_local,
+    read_head,
+    size_and_digest,
+    without_query,
+)
+from pipelines.io.text import check_suffix, encoding_of
+from pipelines.stages.corpus.settings import TextFiles
 
 MEGABYTE = 10**6
-# Each has resolve(settings) and read(settings, span, tally). They are imported when needed: some
-# import large libraries.
-_READERS: Final = {
-    "installed_documentation": "documentation",
-    "text": "text_files",
-    "html": "documents",
-    "pdf": "documents",
-    "markdown": "markup",
-    "jsonl": "records",
-    "csv": "records",
-    "columnar": "records",
-    "hugging_face": "records",
-    "mediawiki": "markup",
-}
-# Libraries whose versions decide the documents of a source. Decompression and XML do not: their
-# results are defined. Of `installed_documentation` it is Python's parser and its `cleandoc`.
-_LIBRARIES: Final = {
-    "installed_documentation": ("python",),
+
+
+Format = Literal[
+    "text", "html", "pdf", "csv", "tsv", "jsonl", "parquet", "arrow", "docstrings", "dataset"
+]
+_FORMATS: Final[dict[str, Format]] = {
+    ".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet",
+    ".arrow": "arrow", ".pdf": "pdf", ".html": "html", ".htm": "html", ".xhtml": "html",
+}  # fmt: skip
+# Libraries whose versions decide the documents of a format. Decompression does not: its results
+# are defined. Of docstrings it is Python's parser and its `cleandoc`.
+_LIBRARIES: Final[dict[Format, tuple[str, ...]]] = {
+    "docstrings": ("python",),
     "html": ("resiliparse",),
     "pdf": ("pypdfium2",),  # a version of it brings a version of PDFium
-    "markdown": ("markdown-it-py", "python"),  # named entities are Python's
-    "hugging_face": ("datasets", "pandas"),
-    "mediawiki": ("mwparserfromhell", "python"),
+    "dataset": ("datasets", "pandas"),
 }
 
 
@@ -55,11 +53,8 @@ class InputFile:
     label: str
     num_bytes: int
     digest: str
+    format: Format
     splittable: bool
-    # How the bytes are parsed, where the settings of the source do not say it.
-    compression: str | None = None
-    hard_wrapped: bool = False  # plain text whose lines were broken to fit a page
-    dialect: Dialect | None = None  # of delimited text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,71 +97,60 @@ class RawDocument:
     piece: int = 0
 
 
-class Resolved(NamedTuple):
-    """A source with all settings decided, its files in a fixed order, and what was found."""
-
-    source: Source
-    files: list[InputFile]
-    note: str = ""  # a sentence for the log
-
-
-def resolve(source: Source) -> Resolved:
-    """Look at what `source` names: which files, how they are laid out, which commit.
-
-    Raises UserError where it names nothing that can be read.
-    """
-    resolved: Resolved = _reader(source).resolve(source)
-    return resolved
-
-
-def libraries_of(source: Source) -> tuple[str, ...]:
-    """Names, as `versions_of` takes them, of what decides the documents of a resolved source."""
-    if source.kind == "text" and source.layout == "sentences":
-        return ()
-    return ("blingfire", *_LIBRARIES.get(source.kind, ()))
-
-
-def read_span(source: Source, span: Span, tally: Tally) -> Iterator[RawDocument]:
-    """Documents that begin in `span`, in order; what is mended or dropped goes to `tally`.
-
-    Raises UserError for a local file that has another size than when the run looked at it.
-    """
-    path = Path(span.file.path)
-    if is_local(span.file.path) and path.is_file() and path.stat().st_size != span.file.num_bytes:
+def check_unchanged(file: InputFile) -> None:
+    """Raise UserError for a local file that has another size than when the run looked at it."""
+    path = Path(file.path)
+    if is_local(file.path) and path.is_file() and path.stat().st_size != file.num_bytes:
         raise UserError(
             f"{path} on {socket.gethostname()} has {path.stat().st_size:,} bytes, and had "
-            f"{span.file.num_bytes:,} when the run began; wait until nothing writes it, or copy "
+            f"{file.num_bytes:,} when the run began; wait until nothing writes it, or copy "
             "the same file to every node, and run again"
         )
-    documents: Iterator[RawDocument] = _reader(source).read(source, span, tally)
-    return documents
 
 
-def _reader(source: Source) -> Any:
-    return import_module(f"pipelines.stages.corpus.sources.{_READERS[source.kind]}")
+def list_files(source: TextFiles) -> list[InputFile]:
+    """Every file that the source names, in the order of its paths and sorted within each.
 
-
-def list_files(paths: Sequence[str], *, label: str | None, splittable: bool) -> list[InputFile]:
-    """Every file that `paths` name, in the order of the paths and sorted within each.
-
-    `splittable` says whether the format can be read from the middle; compressed files never can.
     Raises UserError where a path names nothing that can be read.
     """
 
     def describe(path: str) -> InputFile:
         size, digest = size_and_digest(path)
-        compression = compression_of(path)
+        form = format_of(path, source)
+        # Quoted line breaks forbid it for CSV files; Parquet files are divided at row groups.
+        is_text = form == "jsonl" or (form == "text" and source.layout != "file")
+        splittable = form == "parquet" or (
+            is_text
+            and compression_of(path) is None
+            and encoding_of(read_head(path, 2)[0], source.encoding) == "utf-8"
+        )
         return InputFile(
             path=path,
-            label=label or label_of(path),
+            label=source.name or label_of(path),
             num_bytes=size,
             digest=digest,
-            splittable=splittable and compression is None,
-            compression=compression,
+            format=form,
+            splittable=splittable,
         )
 
     with ThreadPoolExecutor(8) as pool:  # hashing and remote look-ups leave the interpreter
-        return list(pool.map(describe, expand_all(paths)))
+        return list(pool.map(describe, expand_all(source.paths)))
+
+
+def format_of(path: str, source: TextFiles) -> Format:
+    """What the file is read as, by its name; raises UserError for what nothing here reads."""
+    suffix = format_suffix(path)
+    if suffix in _FORMATS:
+        return _FORMATS[suffix]
+    if source.delimiter is not None:
+        return "csv"
+    check_suffix(path, "a corpus takes text, HTML, PDF, CSV, TSV, JSONL and Parquet files")
+    return "text"
+
+
+def libraries_of(files: Iterable[InputFile]) -> set[str]:
+    """Names, as `versions_of` takes them, of what decides the documents of the files."""
+    return {"blingfire"}.union(*(_LIBRARIES.get(file.format, ()) for file in files))
 
 
 def expand_all(paths: Sequence[str]) -> list[str]:
@@ -223,12 +207,7 @@ def inputs_fingerprint(files: Sequence[tuple[int, InputFile]]) -> str:
     """One name for all bytes that will be read, how they are parsed, and the labels they get."""
     digest = hashlib.sha256()
     for source, file in files:
-        parsing = {
-            "compression": file.compression,
-            "hard_wrapped": file.hard_wrapped,
-            "dialect": file.dialect and [file.dialect.delimiter, file.dialect.quoted],
-        }
-        named = {key: value for key, value in parsing.items() if value}
-        line = f"{source}\0{file.label}\0{file.digest}\0{canonical_json(named)}\n"
+        parsing = f"{compression_of(file.path)} {file.format}"
+        line = f"{source}\0{file.label}\0{file.digest}\0{parsing}\n"
         digest.update(line.encode("utf-8", "backslashreplace"))  # a file's name may be no UTF-8
     return digest.hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""Records, columns, dumps, Markdown and datasets become documents."""
+"""Tables and data sets become documents, and files are read as their names say."""
 
 import gzip
 import json
@@ -12,22 +12,9 @@ from pydantic import ValidationError
 
 from pipelines.config.errors import UserError
 from pipelines.io.text import Tally
-from pipelines.stages.corpus.settings import (
-    Columnar,
-    CorpusSettings,
-    DelimitedText,
-    HuggingFaceDataset,
-    JsonLines,
-    Markdown,
-)
-from pipelines.stages.corpus.sources.inputs import (
-    MEGABYTE,
-    Span,
-    divide,
-    inputs_fingerprint,
-    read_span,
-    resolve,
-)
+from pipelines.stages.corpus.settings import CorpusSettings, HuggingFaceDataset, TextFiles
+from pipelines.stages.corpus.sources import read_span, resolve
+from pipelines.stages.corpus.sources.inputs import Span, divide, inputs_fingerprint
 
 ROWS = [
     {"text": "First, “quoted” text.", "kind": "a", "n": 1},
@@ -40,7 +27,8 @@ def read(source, spans: int = 1) -> tuple[list[tuple[str, str]], Tally]:
     """(label, text) of every document, read in so many spans."""
     tally = Tally()
     found = []
-    for file in resolve(source).files:
+    source, files = resolve(source)
+    for file in files:
         edges = [file.num_bytes * index // spans for index in range(spans)]
         for begin, end in zip(edges, [*edges[1:], None], strict=True):
             span = Span(source=0, file=file, begin=begin, end=end)
@@ -53,43 +41,53 @@ def test_json_lines_give_their_text_and_label(tmp_path, spans):
     path = tmp_path / "rows.jsonl"
     lines = [json.dumps(row) for row in ROWS]
     path.write_text("\n".join([*lines, "{broken", "[1, 2]", ""]))
-    found, tally = read(JsonLines(paths=(str(path),), label_field="kind"), spans)
+    found, tally = read(TextFiles(paths=(str(path),), label_field="kind"), spans)
     assert found == [("a", ROWS[0]["text"]), ("b", ROWS[1]["text"])]
     assert tally.to_json()["dropped"] == {
-        "lines that are not JSON": 1,
-        "lines that are not a JSON object": 1,
-        "records without the field 'text'": 1,
+        "rows that are not like the others, or no JSON": 2,
+        "rows without text in 'text'": 1,
     }
 
 
-def test_json_lines_with_bad_bytes_and_lone_surrogates_are_mended(tmp_path):
+def test_half_a_surrogate_pair_in_json_lines_is_mended(tmp_path):
     path = tmp_path / "rows.jsonl"
-    path.write_bytes(b'{"text": "caf\xe9"}\n{"text": "half \\ud83d pair"}\n')
-    found, tally = read(JsonLines(paths=(str(path),)))
-    assert [text for _, text in found] == ["café", "half \ufffd pair"]
-    assert tally.repaired["bytes that were not UTF-8"] == 1
+    path.write_bytes(b'{"text": "half \\ud83d pair"}\n')
+    assert read(TextFiles(paths=(str(path),)))[0] == [("rows", "half \ufffd pair")]
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv", "rows.tsv"])
+def test_bytes_of_another_encoding_are_refused_until_it_is_named(tmp_path, name):
+    rows = (
+        ["text", "один", "нет"] if name != "rows.jsonl" else ['{"text": "один"}', '{"text": "нет"}']
+    )
+    path = tmp_path / name
+    path.write_bytes("\n".join(rows).encode("koi8-r"))
+    with pytest.raises(UserError, match=r"line \d of .*rows\.\w+ is not UTF-8"):
+        read(TextFiles(paths=(str(path),)))
+    found, _ = read(TextFiles(paths=(str(path),), encoding="koi8-r"))
+    assert [text for _, text in found] == ["один", "нет"]
 
 
 def test_csv_fields_may_hold_quotes_and_line_breaks(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text('id,text\n1,"One, ""two""\nthree"\n2,four\n')
-    found, _ = read(DelimitedText(paths=(str(path),)))
+    found, _ = read(TextFiles(paths=(str(path),)))
     assert found == [("rows", 'One, "two"\nthree'), ("rows", "four")]
 
 
 def test_tsv_quotes_are_not_quoting(tmp_path):
     path = tmp_path / "rows.tsv.gz"
     path.write_bytes(gzip.compress('\ufefftext\tlabel\n"Open quote\tx\nnext\ty\n'.encode()))
-    found, _ = read(DelimitedText(paths=(str(path),), label_field="label"))
+    found, _ = read(TextFiles(paths=(str(path),), label_field="label"))
     assert found == [("x", '"Open quote'), ("y", "next")]
 
 
 def test_rows_with_other_fields_than_the_first_are_left_out_and_counted(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("id,text\n1,one\n2,two, and more\n3\n4,four\n")
-    found, tally = read(DelimitedText(paths=(str(path),)))
+    found, tally = read(TextFiles(paths=(str(path),)))
     assert [text for _, text in found] == ["one", "four"]
-    assert tally.dropped == {"rows with another number of fields than the first": 2}
+    assert tally.dropped == {"rows that are not like the others, or no JSON": 2}
 
 
 def test_the_same_bytes_parsed_otherwise_are_another_input(tmp_path):
@@ -97,23 +95,24 @@ def test_the_same_bytes_parsed_otherwise_are_another_input(tmp_path):
         (tmp_path / "x" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "x" / name).write_bytes(b"text,label\nx,y\n")
 
-    def name(file: str, **settings: str) -> str:
-        source = DelimitedText(paths=(str(tmp_path / "x" / file),), name="same", **settings)
-        return inputs_fingerprint([(0, found) for found in resolve(source).files])
+    def name(file: str) -> str:
+        source = TextFiles(paths=(str(tmp_path / "x" / file),), name="same")
+        return inputs_fingerprint([(0, found) for found in resolve(source)[1]])
 
-    assert len({name("a.csv"), name("a.tsv"), name("a.csv.gz"), name("a.csv", delimiter=";")}) == 4
-    assert name("a.tsv", delimiter=",", quoted=True) == name("a.csv")
+    assert len({name("a.csv"), name("a.tsv"), name("a.csv.gz")}) == 3
 
 
 def test_a_missing_column_is_named_with_those_that_are_there(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("id,body\n1,one\n")
-    with pytest.raises(UserError, match=r"rows\.csv has no column 'text', only id, body"):
-        read(DelimitedText(paths=(str(path),)))
+    with pytest.raises(
+        UserError, match=r"rows\.csv has no column 'text', only id, body; .*--corpus-column"
+    ):
+        read(TextFiles(paths=(str(path),)))
     parquet = tmp_path / "rows.parquet"
     pq.write_table(pa.table({"body": ["one"]}), parquet)
     with pytest.raises(UserError, match=r"rows\.parquet has no column 'text', only body"):
-        read(Columnar(paths=(str(parquet),)))
+        read(TextFiles(paths=(str(parquet),)))
 
 
 @pytest.mark.parametrize("spans", [1, 2, 7])
@@ -121,28 +120,30 @@ def test_parquet_row_groups_are_divided_without_loss(tmp_path, spans):
     path = tmp_path / "rows.parquet"
     texts = [f"Text number {number}." for number in range(100)]
     pq.write_table(pa.table({"text": texts, "kind": ["k"] * 100}), path, row_group_size=9)
-    found, _ = read(Columnar(paths=(str(path),), label_field="kind"), spans)
+    found, _ = read(TextFiles(paths=(str(path),), label_field="kind"), spans)
     assert found == [("k", text) for text in texts]
 
 
-def test_texts_of_parquet_may_be_bytes_of_any_kind(tmp_path):
+def test_texts_of_parquet_may_be_bytes_of_utf8(tmp_path):
     path = tmp_path / "rows.parquet"
-    texts = pa.array([b"one", "café".encode(), "café".encode("cp1252")])
-    for column in (texts, texts.view(pa.string())):
-        pq.write_table(pa.table({"text": column, "kind": [b"k"] * 3}), path)
-        found, tally = read(Columnar(paths=(str(path),), label_field="kind"))
-        assert found == [("k", "one"), ("k", "café"), ("k", "café")]
-        assert tally.repaired["bytes that were not UTF-8"] == 1
+    pq.write_table(pa.table({"text": [b"one", "café".encode()], "kind": [b"k"] * 2}), path)
+    source = TextFiles(paths=(str(path),), label_field="kind")
+    assert read(source)[0] == [("k", "one"), ("k", "café")]
+    others = pa.array([b"one", "café".encode("cp1252")])
+    for column in (others, others.view(pa.string())):
+        pq.write_table(pa.table({"text": column, "kind": ["k"] * 2}), path)
+        with pytest.raises(UserError, match=r"rows\.parquet is(?: not|.* is not) UTF-8"):
+            read(source)
 
 
 def test_a_label_that_holds_nothing_is_none(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("text,kind\none,\ntwo,  \nthree, spam\nfour,spam\n")
-    found, _ = read(DelimitedText(paths=(str(path),), label_field="kind"))
+    found, _ = read(TextFiles(paths=(str(path),), label_field="kind"))
     assert [label for label, _ in found] == ["rows", "rows", "spam", "spam"]
     path = tmp_path / "rows.parquet"
     pq.write_table(pa.table({"text": ["one", "two"], "kind": [float("nan"), None]}), path)
-    found, _ = read(Columnar(paths=(str(path),), label_field="kind"))
+    found, _ = read(TextFiles(paths=(str(path),), label_field="kind"))
     assert [label for label, _ in found] == ["rows", "rows"]
 
 
@@ -150,7 +151,7 @@ def test_of_two_columns_of_one_name_none_is_taken(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("text,id,text\none,1,two\n")
     with pytest.raises(UserError, match=r"rows\.csv has two columns .text.; rename or remove"):
-        read(DelimitedText(paths=(str(path),)))
+        read(TextFiles(paths=(str(path),)))
 
 
 @pytest.mark.parametrize("opener", [pa.ipc.new_file, pa.ipc.new_stream])
@@ -159,7 +160,7 @@ def test_arrow_files_and_streams_are_read(tmp_path, opener):
     table = pa.table({"text": ["one", "two"]})
     with opener(str(path), table.schema) as writer:
         writer.write_table(table)
-    assert read(Columnar(paths=(str(path),)), 2)[0] == [("rows", "one"), ("rows", "two")]
+    assert read(TextFiles(paths=(str(path),)))[0] == [("rows", "one"), ("rows", "two")]
 
 
 def test_a_truncated_parquet_file_is_named(tmp_path):
@@ -167,7 +168,7 @@ def test_a_truncated_parquet_file_is_named(tmp_path):
     pq.write_table(pa.table({"text": ["one"] * 1000}), path)
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(UserError, match=r"rows\.parquet is not a whole Parquet or Arrow file"):
-        read(Columnar(paths=(str(path),)))
+        read(TextFiles(paths=(str(path),)))
 
 
 def test_a_local_copy_of_a_hugging_face_data_set_is_read(tmp_path):
@@ -192,25 +193,10 @@ def test_a_data_set_in_a_relative_folder_is_found_by_workers_in_another_one(tmp_
         (tmp_path / name).mkdir()
     (tmp_path / "mine" / "train.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
     monkeypatch.chdir(tmp_path)
-    resolved = resolve(HuggingFaceDataset(dataset="mine"))
+    source, (file,) = resolve(HuggingFaceDataset(dataset="mine"))
     monkeypatch.chdir(tmp_path / "elsewhere")
-    found = read_span(resolved.source, Span(source=0, file=resolved.files[0]), Tally())
+    found = read_span(source, Span(source=0, file=file), Tally())
     assert [(each.label, each.text) for each in found] == [("mine", "one"), ("mine", "two")]
-
-
-def test_markdown_loses_its_markup_and_code(tmp_path):
-    path = tmp_path / "page.md"
-    path.write_text(
-        "---\ntitle: x\n---\n# A *title*\n\nSome **bold** text with a [link](http://x.y)\n"
-        "and `code`.\n\n```python\nprint()\n```\n\n- item one\n- item two\n\n"
-        "| a | b |\n|---|---|\n| c | d |\n\n<!-- hidden -->\n![picture](p.png)\n"
-    )
-    ((label, text),) = read(Markdown(paths=(str(path),)))[0]
-    assert label == "page"
-    assert text.strip().split("\n") == [
-        "A title", "Some bold text with a link and code.", "item one", "item two",
-        "a", "b", "c", "d",
-    ]  # fmt: skip
 
 
 def test_an_unreadable_file_is_named(tmp_path, monkeypatch):
@@ -222,7 +208,7 @@ def test_an_unreadable_file_is_named(tmp_path, monkeypatch):
 
     monkeypatch.setattr("pipelines.io.files.sha256_of_file", deny)  # tests may run as root
     with pytest.raises(UserError, match=r"secret\.jsonl cannot be read"):
-        resolve(JsonLines(paths=(str(path),)))
+        resolve(TextFiles(paths=(str(path),)))
 
 
 def test_parts_depend_on_the_inputs_alone_and_never_mix_sources(tmp_path):
@@ -231,9 +217,9 @@ def test_parts_depend_on_the_inputs_alone_and_never_mix_sources(tmp_path):
     files = [
         (number, file)
         for number, source in enumerate(
-            [JsonLines(paths=(str(tmp_path),)), JsonLines(paths=(str(tmp_path),), name="again")]
+            [TextFiles(paths=(str(tmp_path),)), TextFiles(paths=(str(tmp_path),), name="again")]
         )
-        for file in resolve(source).files
+        for file in resolve(source)[1]
     ]
     parts = divide(files, 100)
     assert [part.index for part in parts] == list(range(len(parts)))
@@ -242,7 +228,6 @@ def test_parts_depend_on_the_inputs_alone_and_never_mix_sources(tmp_path):
     assert sum(size for *_, size in covered) == 2 * 370
     assert max(sum(span.num_bytes for span in part.spans) for part in parts) <= 150
     assert inputs_fingerprint(files) != inputs_fingerprint(files[:4])
-    assert MEGABYTE == 10**6
 
 
 def test_unknown_kinds_and_keys_of_sources_are_refused():
@@ -258,6 +243,32 @@ def test_every_source_has_a_default_for_every_field_and_describes_it():
         assert not definition.get("required")
         for name, field in definition["properties"].items():
             assert field.get("description"), name
+
+
+def test_a_folder_mixes_formats_and_odd_names(tmp_path):
+    (tmp_path / "table [1].csv").write_text("id,text\n1,One.\n")
+    (tmp_path / "more*.jsonl").write_text('{"text": "Two."}\n')
+    (tmp_path / "plain.md").write_text("Three.")
+    (tmp_path / "page.html").write_text("<p>Four.</p>")
+    found, _ = read(TextFiles(paths=(str(tmp_path),)))
+    assert sorted(found) == [
+        ("more*", "Two."), ("page", "Four."), ("plain", "Three."), ("table [1]", "One."),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("a.docx", "a document of a word processor"),
+        ("a.PNG", "a picture"),
+        ("a.tar.gz", "an archive"),
+        ("a.json", "JSON, but not an object a line"),
+    ],
+)
+def test_what_nothing_reads_is_refused_by_its_name(tmp_path, name, kind):
+    (tmp_path / name).write_text("words that could be taken for text\n" * 9)
+    with pytest.raises(UserError, match=rf"{name} is {kind} by its name.*convert it, or leave"):
+        resolve(TextFiles(paths=(str(tmp_path),)))
 
 
 @pytest.fixture(autouse=True)
