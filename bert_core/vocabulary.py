@@ -6,15 +6,28 @@ in a text stays text and never becomes a special token.
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+import tokenizers
+from tokenizers import Tokenizer
+from tokenizers.decoders import WordPiece as WordPieceDecoder
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+from tokenizers.processors import TemplateProcessing
 
-from bert_core.files.added_tokens import SPECIAL_ROLES, SPECIAL_TOKENS, AddedToken
-from bert_core.files.tokenizer_files import SAVED_FILES, Normalization, read_tokenizer
 from bert_core.masking import MaskableVocabulary
-from bert_core.tokenization import CONTINUATION, LONGEST_WORD, build_normalizer, build_tokenizer
+from bert_core.tokenizer_files import (
+    SAVED_FILES,
+    SPECIAL_ROLES,
+    SPECIAL_TOKENS,
+    AddedToken,
+    Normalization,
+    read_tokenizer,
+)
 
 __all__ = [
     "CONTINUATION", "LONGEST_WORD", "MASK", "SPECIAL_TOKENS", "AddedToken", "Normalization",
@@ -22,6 +35,8 @@ __all__ = [
 ]  # fmt: skip
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS
+CONTINUATION: Final = "##"
+LONGEST_WORD: Final = 100  # characters; a longer one is [UNK], as published
 
 
 class WordPieceTokenizer:
@@ -50,7 +65,7 @@ class WordPieceTokenizer:
             self._ids[token] for token in SPECIAL_TOKENS
         )
         words = {token: self._ids[token] for token in tokens}
-        self._tokenizer = build_tokenizer(words, self.normalization, self.added_tokens)
+        self._tokenizer = _build_tokenizer(words, self.normalization, self.added_tokens)
         self._maskable: MaskableVocabulary | None = None
 
     @classmethod
@@ -64,9 +79,9 @@ class WordPieceTokenizer:
         contradict each other or are broken, and for a tokenizer that is not BERT's.
         """
         folder = Path(directory)
-        found = read_tokenizer(folder, lowercase)
+        files = read_tokenizer(folder, lowercase)
         try:
-            return cls(found.tokens, found.normalization, found.added_tokens)
+            return cls(files.tokens, files.normalization, files.added_tokens)
         except ValueError as error:
             raise ValueError(f"{folder}: {error}") from error
 
@@ -208,3 +223,42 @@ def _check_tokens(tokens: tuple[str, ...], ids: dict[str, int]) -> None:
     if len(ids) != len(tokens):
         twice = next(token for index, token in enumerate(tokens) if ids[token] != index)
         raise ValueError(f"every token must be listed once, but {twice!r} is there twice")
+
+
+def _build_tokenizer(
+    ids: dict[str, int], normalization: Normalization, added_tokens: Sequence[AddedToken] = ()
+) -> Tokenizer:
+    """The library's tokenizer for a vocabulary: BERT's normalizer, words, tokens and template."""
+    model = WordPiece(
+        ids,
+        unk_token=UNK,
+        continuing_subword_prefix=CONTINUATION,
+        max_input_chars_per_word=LONGEST_WORD,
+    )
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = build_normalizer(normalization)
+    tokenizer.pre_tokenizer = BertPreTokenizer()
+    tokenizer.decoder = WordPieceDecoder(prefix=CONTINUATION)
+    tokenizer.post_processor = TemplateProcessing(
+        single=f"{CLS} $A {SEP}",
+        pair=f"{CLS} $A {SEP} $B:1 {SEP}:1",
+        special_tokens=[(CLS, ids[CLS]), (SEP, ids[SEP])],
+    )
+    # In the order of their ids, as the file lists them.
+    special = sorted(SPECIAL_TOKENS, key=ids.__getitem__)
+    tokenizer.add_special_tokens([tokenizers.AddedToken(token, special=True) for token in special])
+    tokenizer.encode_special_tokens = True  # "[CLS]" in a text is five characters, not a token
+    # The library would then pass over all that is special: to it these are not.
+    ordinary = [replace(token, special=False).to_dict() for token in added_tokens]
+    tokenizer.add_tokens([tokenizers.AddedToken(**token) for token in ordinary])
+    return tokenizer
+
+
+def build_normalizer(normalization: Normalization) -> BertNormalizer:
+    """BERT's clean-up, Chinese spacing, accents and case, as the settings say."""
+    return BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=normalization.split_chinese_characters,
+        strip_accents=normalization.strip_accents,
+        lowercase=normalization.lowercase,
+    )

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from torch import Tensor
 
-from bert_core.files.json_files import entry
+from bert_core.files import entry
 from bert_core.hugging_face.tensors import PROBLEMS, TASKS
 
 _TASK_HEADS: Final = ("classifier.weight", "qa_outputs.weight")

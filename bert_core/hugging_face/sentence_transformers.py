@@ -11,7 +11,7 @@ from typing import Any, Final
 from safetensors.torch import save_file
 
 from bert_core.config import EmbeddingConfig, Pooling
-from bert_core.files.json_files import (
+from bert_core.files import (
     entry,
     read_json,
     read_json_value,

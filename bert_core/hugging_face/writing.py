@@ -7,8 +7,7 @@ from typing import Any, Final, cast
 from safetensors.torch import save_file
 
 from bert_core.config import EmbeddingConfig
-from bert_core.files.folders import publish
-from bert_core.files.json_files import write_json
+from bert_core.files import publish, write_json
 from bert_core.hugging_face.sentence_transformers import POOLINGS, write_embedding
 from bert_core.hugging_face.tensors import CONFIG_NAMES, PROBLEMS, TASKS, to_hugging_face
 from bert_core.model.catalogue import Model

@@ -7,7 +7,6 @@ how many did. Batches hold what suits the device; where one does not fit its mem
 """
 
 from bert_core.inference.answers import Answer, answer
-from bert_core.inference.completion import complete
 from bert_core.inference.embedding import Embedded, cosine_similarity, embed, nearest
 from bert_core.inference.labels import (
     Assigned,
@@ -20,5 +19,5 @@ from bert_core.inference.labels import (
     rate,
 )
 from bert_core.inference.maps import AttentionMaps, attention_maps
-from bert_core.inference.masks import Candidate, fill_mask, next_sentence_probability
 from bert_core.inference.tags import TaggedWord, tag
+from bert_core.inference.tokens import Candidate, complete, fill_mask, next_sentence_probability

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from bert_core.backends.precision import Precision
-from bert_core.inference.asking import run_batches, with_head
-from bert_core.inference.texts import with_marks
+from bert_core.inference.texts import run_batches, with_head, with_marks
 from bert_core.inference.windows import Window, longest_question, question_windows
 from bert_core.model.catalogue import Model, SpanPredictor
 from bert_core.vocabulary import WordPieceTokenizer

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from bert_core.backends.precision import Precision
 from bert_core.config import EmbeddingConfig, Pooling
-from bert_core.inference.asking import Progress, run_batches
-from bert_core.inference.texts import Text, encode_texts, parts_of
+from bert_core.inference.texts import Progress, Text, encode_texts, parts_of, run_batches
 from bert_core.model.catalogue import Model
 from bert_core.model.pooling import pooled, pooler_of
 from bert_core.ragged import RaggedBatch

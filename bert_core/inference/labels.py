@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bert_core.backends.precision import Precision
-from bert_core.inference.asking import run_batches, with_head
-from bert_core.inference.texts import Text, encode_texts, parts_of
+from bert_core.inference.texts import Text, encode_texts, parts_of, run_batches, with_head
 from bert_core.inference.windows import text_windows
 from bert_core.model.catalogue import (
     Model,
@@ -22,7 +21,7 @@ from bert_core.model.catalogue import (
     SequenceClassifier,
     SequenceRegressor,
 )
-from bert_core.model.classes import class_names
+from bert_core.model.task_models import class_names
 from bert_core.vocabulary import WordPieceTokenizer
 
 

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from bert_core.backends.precision import Precision
-from bert_core.inference.asking import run_batches
-from bert_core.inference.texts import EncodedTexts, encode_texts
+from bert_core.inference.texts import EncodedTexts, encode_texts, run_batches
 from bert_core.model.rows import Row, RowModel
 from bert_core.vocabulary import WordPieceTokenizer
 

@@ -1,20 +1,234 @@
 """The answers of a model with any head to the rows of a table: columns in, columns out."""
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+import math
+from collections.abc import Callable, Container, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+import numpy as np
 
 from bert_core.backends.precision import Precision
-from bert_core.inference.questions import (
-    Answered,
-    Columns,
-    Question,
-    is_blank,
-    is_list,
-    is_nothing,
-    question_of,
-)
+from bert_core.inference.answers import answer
+from bert_core.inference.embedding import embed
+from bert_core.inference.labels import assign_labels, choose, classify, rate
+from bert_core.inference.rows import answer_rows, rows_in
+from bert_core.inference.tags import tag
+from bert_core.inference.texts import Text
 from bert_core.model.catalogue import Model, MultipleChoice, described
+from bert_core.model.rows import RowModel
 from bert_core.vocabulary import WordPieceTokenizer
+
+Columns = Mapping[str, Sequence[Any]]  # all of one length, that of the table
+Answered = dict[str, list[Any]]
+
+
+_TEXT: Final = "Returns the sum of the elements along the given axis."
+_TEXTS: Final = ("Along each axis.", "Along the first axis.")
+
+
+class Question(NamedTuple):
+    """What a head is asked: its columns, and how it answers them."""
+
+    columns: tuple[str, ...]
+    optional: tuple[str, ...]  # of texts
+    answered: Callable[[Model, WordPieceTokenizer, Columns, Precision], Answered]
+    answers: Mapping[str, Any]  # columns of answers and what they hold: str, int, float, lists
+    is_of_pairs: bool = False  # if the optional column is given, every row needs it
+    in_place: str = ""  # an optional column that can replace the first one
+    # A value for each column of `columns`: a row that can be answered.
+    example: Mapping[str, str | list[str]] = MappingProxyType({"text": _TEXT})
+
+    def missing(self, names: Container[str]) -> list[str]:
+        """The required columns that are not among `names`."""
+        first = self.columns[0]
+        is_there = first in names or (bool(self.in_place) and self.in_place in names)
+        return [
+            name for name in self.columns
+            if not (is_there if name == first else name in names)
+        ]  # fmt: skip
+
+
+def question_of(model: Model) -> Question:
+    """What is asked of this model; raises ValueError if nothing is."""
+    return question_of_class(type(model))
+
+
+def question_of_class(model: type[Model]) -> Question:
+    """What is asked of models of this class; raises ValueError if nothing is."""
+    if issubclass(model, RowModel):
+        return _question_of_rows(model)
+    if model.head_name not in _QUESTIONS:
+        raise ValueError(f"{described(model.head_name)} answers no table")
+    return _QUESTIONS[model.head_name]
+
+
+def _question_of_rows(model: type[RowModel]) -> Question:
+    example: dict[str, str | list[str]] = {
+        name: _TEXT if kind is str else list(_TEXTS) for name, kind in model.takes.items()
+    }
+    return Question(tuple(model.takes), (), _rows, model.gives, example=example)
+
+
+def is_nothing(value: Any) -> bool:
+    """Whether it is None, NaN or pandas' NA."""
+    return (
+        value is None
+        or (isinstance(value, float) and math.isnan(value))
+        or type(value).__name__ == "NAType"
+    )
+
+
+def is_blank(value: Any) -> bool:
+    """Whether a cell holds nothing: a text of white space is none, either."""
+    return is_nothing(value) or (isinstance(value, str) and not value.strip())
+
+
+def is_list(value: Any) -> bool:
+    """Whether it is a list, or an array that pandas made of one."""
+    return isinstance(value, list | tuple | np.ndarray)
+
+
+def _texts(columns: Columns) -> list[Text]:
+    """Texts, or pairs where there is a second text."""
+    texts = [str(text) for text in columns["text"]]
+    seconds = columns.get("second_text")
+    if seconds is None:
+        return list(texts)
+    return [
+        text if is_blank(second) else (text, str(second))
+        for text, second in zip(texts, seconds, strict=True)
+    ]
+
+
+def _classes(
+    model: Model, tokenizer: WordPieceTokenizer, columns: Columns, precision: Precision
+) -> Answered:
+    answers = classify(model, tokenizer, _texts(columns), precision=precision)
+    return {"label": answers.labels, "probability": answers.probabilities.max(axis=1).tolist()}
+
+
+def _several_classes(
+    model: Model, tokenizer: WordPieceTokenizer, columns: Columns, precision: Precision
+) -> Answered:
+    found = assign_labels(model, tokenizer, _texts(columns), precision=precision)
+    likeliest = -np.sort(-found.probabilities, axis=1)  # as the labels are ordered
+    return {
+        "labels": found.labels,
+        "probabilities": [
+            row[: len(labels)].tolist() for row, labels in zip(likeliest, found.labels, strict=True)
+        ],
+    }
+
+
+def _numbers(
+    model: Model, tokenizer: WordPieceTokenizer, columns: Columns, precision: Precision
+) -> Answered:
+    ratings = rate(model, tokenizer, _texts(columns), precision=precision)
+    return {"value": ratings.values.astype("float64").tolist()}
+
+
+def _tags(
+    model: Model, tokenizer: WordPieceTokenizer, columns: Columns, precision: Precision
+) -> Answered:
+    texts = [
+        [str(word) for word in text] if is_list(text) else str(text) for text in columns["text"]
+    ]
+    tagged = tag(model, tokenizer, texts, precision=precision)
+    return {
+        "words": [[word.word for word in words] for words in tagged],
+        "tags": [[word.label for word in words] for words in tagged],
+    }
+
+
+def _choices(
+    model: Model, tokenizer: WordPieceTokenizer, columns: Columns, precision: Precision
+) -> Answered:
+    chosen = [
+        choose(
+            model, tokenizer, str(text), [str(choice) for choice in choices], precision=precision
+        )
+        for text, choices in zip(columns["text"], columns["choices"], strict=True)
+    ]
+    return {
+        "choice": [one.index for one in chosen],
+        "probability": [max(one.probabilities) for one in chosen],
+    }
+
+
+def _spans(
+    model: Model, tokenizer: WordPieceTokenizer, columns: Columns, precision: Precision
+) -> Answered:
+    answers = [
+        answer(model, tokenizer, str(question), str(context), precision=precision)
+        for question, context in zip(columns["question"], columns["context"], strict=True)
+    ]
+    return {
+        "answer": [one.text for one in answers],
+        "begin": [one.begin for one in answers],
+        "null_lead": [one.null_score - one.score for one in answers],
+    }
+
+
+def _vectors(
+    model: Model, tokenizer: WordPieceTokenizer, columns: Columns, precision: Precision
+) -> Answered:
+    texts = [str(text) for text in columns["text"]]
+    return {
+        "embedding": list(embed(model, tokenizer, texts, precision=precision).vectors)
+    }  # N arrays [D]
+
+
+def _vectors_or_cosines(
+    model: Model, tokenizer: WordPieceTokenizer, columns: Columns, precision: Precision
+) -> Answered:
+    """The cosine of a pair of texts; the vector of a single text."""
+    if "second_text" not in columns:
+        return _vectors(model, tokenizer, columns, precision)
+    first, second = (
+        embed(
+            model, tokenizer, [str(text) for text in columns[name]], normalize=True,
+            precision=precision,
+        ).vectors
+        for name in ("text", "second_text")
+    )  # fmt: skip
+    return {"value": (first * second).sum(axis=1).astype("float64").tolist()}
+
+
+def _rows(
+    model: Model, tokenizer: WordPieceTokenizer, columns: Columns, precision: Precision
+) -> Answered:
+    assert isinstance(model, RowModel)
+    answers = answer_rows(model, tokenizer, rows_in(model, columns), precision)
+    return {name: [answer[name] for answer in answers] for name in model.gives}
+
+
+_ONE_OR_TWO = (("text",), ("second_text",))
+_EMBEDDED: Final = Question(("text",), (), _vectors, {"embedding": list[float]})
+_QUESTIONS: Final = {
+    "encoder": _EMBEDDED,
+    "pretraining": _EMBEDDED,
+    "sequence_classification": Question(
+        *_ONE_OR_TWO, _classes, {"label": str, "probability": float}
+    ),
+    "multi_label_classification": Question(
+        *_ONE_OR_TWO, _several_classes, {"labels": list[str], "probabilities": list[float]}
+    ),
+    "regression": Question(*_ONE_OR_TWO, _numbers, {"value": float}),
+    "token_classification": Question(
+        ("text",), ("words",), _tags, {"words": list[str], "tags": list[str]}, in_place="words"
+    ),
+    "multiple_choice": Question(
+        ("text", "choices"), (), _choices, {"choice": int, "probability": float},
+        example={"text": _TEXT, "choices": list(_TEXTS)},
+    ),
+    "span_prediction": Question(
+        ("question", "context"), (), _spans, {"answer": str, "begin": int, "null_lead": float},
+        example={"question": "What does it return?", "context": _TEXT},
+    ),
+    "sentence_embedding": Question(
+        *_ONE_OR_TWO, _vectors_or_cosines, {"embedding": list[float]}, is_of_pairs=True
+    ),
+}  # fmt: skip
 
 
 class Gap(NamedTuple):

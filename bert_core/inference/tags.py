@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from bert_core.backends.precision import Precision
-from bert_core.inference.asking import run_batches, with_head
-from bert_core.inference.texts import EncodedTexts, check_texts, with_marks
+from bert_core.inference.texts import EncodedTexts, check_texts, run_batches, with_head, with_marks
 from bert_core.inference.windows import WordWindow, word_windows
 from bert_core.model.catalogue import Model, TokenClassifier
-from bert_core.model.classes import class_names
+from bert_core.model.task_models import class_names
 from bert_core.vocabulary import WordPieceTokenizer
 
 _CHUNK: Final = re.compile(r"\S+")

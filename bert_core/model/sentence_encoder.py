@@ -9,9 +9,9 @@ from torch import Tensor
 
 from bert_core.backends.dropout import DropoutKey
 from bert_core.config import EmbeddingConfig, EncoderConfig
-from bert_core.model.classes import TaskModel
 from bert_core.model.encoder import squared_error_sum
 from bert_core.model.pooling import pooled
+from bert_core.model.task_models import TaskModel
 from bert_core.ragged import RaggedBatch
 
 SCALE = 20.0  # of cosines among which one is to be chosen (a temperature of 0.05)

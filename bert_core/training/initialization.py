@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bert_core.config import EmbeddingConfig
-from bert_core.files.tensor_files import check_names
 from bert_core.model.catalogue import Model, SentenceEncoder
+from bert_core.tensor_files import check_names
 from bert_core.training.state import check_same_encoder, read_config, read_weights
 
 _HEADS = ("pooler.", "vocabulary_head.", "next_sentence_head.")  # taken where both have one

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from bert_core.files.tensor_files import check_names
+from bert_core.tensor_files import check_names
 from bert_core.training.arena import ParameterArena
 from bert_core.training.exchange import GradientExchange, Shares
 from bert_core.training.guard import Guard

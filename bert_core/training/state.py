@@ -17,11 +17,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from bert_core.config import EmbeddingConfig, EncoderConfig
-from bert_core.files.folders import publish
-from bert_core.files.json_files import read_json, write_json
-from bert_core.files.tensor_files import check_names, read_tensors
+from bert_core.files import publish, read_json, write_json
 from bert_core.model.catalogue import MODELS, Model, described
 from bert_core.model.rows import CODE_FILE, RowModel, row_model
+from bert_core.tensor_files import check_names, read_tensors
 from bert_core.training.optimizer import Optimizer, layer_of
 
 WEIGHTS_FILE = "model.safetensors"

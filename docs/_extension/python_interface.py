@@ -5,7 +5,7 @@ from importlib import import_module
 from inspect import isclass, isroutine
 
 import bert_core
-from bert_core.inference.questions import question_of_class
+from bert_core.inference.tables import question_of_class
 from bert_core.model.catalogue import MODELS
 
 from . import markdown

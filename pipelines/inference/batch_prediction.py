@@ -11,7 +11,7 @@ from threading import Event
 import fsspec
 from pydantic import Field
 
-from bert_core.inference.questions import question_of
+from bert_core.inference.tables import question_of
 from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.artifacts.access import store_errors
 from pipelines.cluster.mapping import Shared, map_tasks

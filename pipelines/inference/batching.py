@@ -13,7 +13,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bert_core.inference.questions import Question
+from bert_core.inference.tables import Question
 from pipelines.config.errors import UserError
 from pipelines.inference.tables import Table
 from pipelines.io.records import without_lone_surrogates

@@ -23,8 +23,7 @@ from starlette.routing import Route
 
 from bert_core.backends.memory import keep_freed_memory
 from bert_core.backends.precision import Precision
-from bert_core.inference.questions import Question
-from bert_core.inference.tables import answer_table, check_table
+from bert_core.inference.tables import Question, answer_table, check_table
 from pipelines.config.errors import UserError
 from pipelines.inference.answers import question_for
 from pipelines.inference.batching import Batcher, FullError, asked_of_body

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from bert_core.inference.questions import Question, is_blank, question_of
+from bert_core.inference.tables import Question, is_blank, question_of
 from bert_core.model.catalogue import Model
 from pipelines.artifacts import Artifact, Draft
 from pipelines.artifacts.access import store_errors

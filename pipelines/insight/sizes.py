@@ -70,7 +70,7 @@ def _shape_of(reference: str | None, size: str | None, context: StageContext) ->
     """That of an encoder in a folder or in the store, or of one with random weights."""
     if reference is None:
         return None if size is None else _Sizes(*SIZES[size][:2])
-    from bert_core.files.json_files import read_json
+    from bert_core.files import read_json
     from bert_core.hugging_face import model_folder
     from pipelines.training.imported_models import find_model_artifact, is_ours
 

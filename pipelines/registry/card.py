@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from bert_core.inference.questions import Question, question_of_class
+from bert_core.inference.tables import Question, question_of_class
 from bert_core.model.catalogue import EncoderModel
 from bert_core.training.state import model_class_in
 from pipelines.artifacts import Artifact

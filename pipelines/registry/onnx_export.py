@@ -6,7 +6,7 @@ from typing import Final
 
 import torch
 
-from bert_core.files.folders import publish
+from bert_core.files import publish
 from bert_core.inference.probing import PROBES
 from bert_core.inference.texts import BATCH_TOKENS, encode_texts
 from bert_core.model.catalogue import Model, count_parameters, described

@@ -17,9 +17,9 @@ from mlflow.types import ColSpec, DataType, Schema, TensorSpec
 from mlflow.types.schema import Array
 
 import bert_core
-from bert_core.files.tokenizer_files import SAVED_FILES
-from bert_core.inference.questions import Question
+from bert_core.inference.tables import Question
 from bert_core.model.rows import CODE_FILE
+from bert_core.tokenizer_files import SAVED_FILES
 from bert_core.training.state import CONFIG_FILE, WEIGHTS_FILE
 from pipelines.artifacts import Artifact
 from pipelines.registry import seal

@@ -45,8 +45,7 @@ def _sources_alone() -> Iterator[None]:
 
 with _sources_alone():
     _refuse_changed_package()
-    from bert_core.inference.questions import question_of
-    from bert_core.inference.tables import answer_table
+    from bert_core.inference.tables import answer_table, question_of
     from bert_core.training.state import load_model
     from bert_core.vocabulary import WordPieceTokenizer
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from pyarrow.fs import FileSystem, FSSpecHandler, LocalFileSystem, PyFileSystem
 from pydantic import BaseModel, ConfigDict
 
-from bert_core.files.tokenizer_files import SAVED_FILES
 from bert_core.model.rows import CODE_FILE
+from bert_core.tokenizer_files import SAVED_FILES
 from bert_core.training.state import CONFIG_FILE, WEIGHTS_FILE
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import sha256_of_file

@@ -6,8 +6,7 @@ import torch
 
 import bert_core as bc
 from bert_core.inference.labels import assign_labels, classify
-from bert_core.inference.questions import question_of
-from bert_core.inference.tables import answer_table
+from bert_core.inference.tables import answer_table, question_of
 from bert_core.inference.texts import EncodedTexts, encode_texts
 from tests.bert_core.test_inference import TEXTS, alone, new_model
 from tests.bert_core.test_inference import tokenizer as tokenizer

@@ -6,8 +6,17 @@ import torch
 
 from bert_core.config import EmbeddingConfig
 from bert_core.model.catalogue import Model, build_model
-from bert_core.onnx import INPUTS, OnnxModel, encoder_alone, export_onnx, output_names, writing
-from bert_core.onnx.padded import PaddedModel, answer_of, is_of_tokens, outputs_of
+from bert_core.onnx import (
+    INPUTS,
+    OnnxModel,
+    PaddedModel,
+    answer_of,
+    encoder_alone,
+    export_onnx,
+    is_of_tokens,
+    output_names,
+    outputs_of,
+)
 from tests.bert_core.batches import ragged_batch, small_config
 from tests.bert_core.test_backends import HEAD_SETTINGS, new_model
 
@@ -106,9 +115,9 @@ def test_onnx_runtime_answers_batches_of_any_size(tmp_path):
 def test_weights_over_the_limit_of_protobuf_are_in_a_file_of_their_own(tmp_path, monkeypatch):
     model = model_with("encoder")
     num_bytes = sum(each.nbytes for each in model.parameters())
-    monkeypatch.setattr(writing, "LARGEST_IN_ONE_FILE", num_bytes)
+    monkeypatch.setattr("bert_core.onnx.LARGEST_IN_ONE_FILE", num_bytes)
     exported(model, tmp_path / "one.onnx")
-    monkeypatch.setattr(writing, "LARGEST_IN_ONE_FILE", num_bytes - 1)
+    monkeypatch.setattr("bert_core.onnx.LARGEST_IN_ONE_FILE", num_bytes - 1)
     onnx = exported(model, tmp_path / "model.onnx")
     assert_same(onnx)
     assert sorted(each.name for each in tmp_path.iterdir()) == [

@@ -106,7 +106,7 @@ def test_folders_without_a_wordpiece_vocabulary_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"neither vocab\.txt nor tokenizer\.json"):
         WordPieceTokenizer.from_directory(tmp_path, lowercase=True)
     (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"type": "BPE"}}))
-    with pytest.raises(ValueError, match="must hold a WordPiece model, found BPE"):
+    with pytest.raises(ValueError, match="must hold BERT's WordPiece model, got type='BPE'"):
         WordPieceTokenizer.from_directory(tmp_path, lowercase=True)
 
 

@@ -140,21 +140,18 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n"),
         "vocab.txt and tokenizer.json hold different vocabularies",
     ),
-    "an empty name of a token": (
-        lambda folder: rewrite(folder / "tokenizer_config.json", added_tokens_decoder={
-            "11": {"content": ""}}), "found an empty one"),
     "a Japanese tokenizer": (
         lambda folder: rewrite(folder / "tokenizer_config.json", word_tokenizer_type="mecab",
                                tokenizer_class="BertJapaneseTokenizer"),
-        "the word segmenter mecab",
+        "names the tokenizer BertJapaneseTokenizer",
     ),
     "another tokenizer": (
         lambda folder: rewrite(folder / "tokenizer_config.json", tokenizer_class="XLNetTokenizer"),
-        "found XLNetTokenizer",
+        "names the tokenizer XLNetTokenizer",
     ),
     "a tokenizer that disagrees with itself": (
         lambda folder: rewrite(folder / "tokenizer_config.json", do_lower_case=False),
-        "must say the same of do_lower_case",
+        "says do_lower_case=False, and tokenizer.json lowercase=True",
     ),
     "another special token": (
         lambda folder: rewrite(folder / "tokenizer_config.json", cls_token="<s>"),

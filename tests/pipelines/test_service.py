@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bert_core.inference.questions import question_of_class
+from bert_core.inference.tables import question_of_class
 from bert_core.model.catalogue import MODELS
 from flows.cli.commands.services import bound_socket
 from pipelines.config.errors import UserError

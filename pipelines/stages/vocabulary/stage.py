@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from bert_core.files.tokenizer_files import read_tokens
+from bert_core.tokenizer_files import read_tokens
 from bert_core.vocabulary import SPECIAL_TOKENS, Normalization, WordPieceTokenizer
 from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.artifacts.manifest import is_fingerprint

@@ -3,7 +3,7 @@
 import pytest
 
 from bert_core.config import encoder_config
-from bert_core.inference.questions import question_of_class
+from bert_core.inference.tables import question_of_class
 from bert_core.model.catalogue import MODELS, PretrainingModel, SequenceRegressor
 from pipelines.config.errors import UserError
 from pipelines.registry.package import signature_of

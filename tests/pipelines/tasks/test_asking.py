@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from bert_core.config import EncoderConfig
-from bert_core.inference.questions import question_of_class
-from bert_core.inference.tables import answer_table
+from bert_core.inference.tables import answer_table, question_of_class
 from bert_core.model.catalogue import MODELS, build_model
 from bert_core.model.sentence_encoder import SentenceEncoder
 from bert_core.training.state import load_model, save_model

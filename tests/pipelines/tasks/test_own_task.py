@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from bert_core.hugging_face import export_model
-from bert_core.inference.questions import question_of
-from bert_core.inference.tables import answer_table
+from bert_core.inference.tables import answer_table, question_of
 from bert_core.model.rows import CODE_FILE, RowModel, row_model
 from bert_core.training.loop import train
 from bert_core.training.optimization import AdamW

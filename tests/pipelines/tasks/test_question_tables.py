@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_core.inference.questions import question_of_class
+from bert_core.inference.tables import question_of_class
 from bert_core.model.catalogue import MODELS
 from pipelines.config.errors import UserError
 from pipelines.inference.answers import asked_of

@@ -1,4 +1,4 @@
-"""Files of tensors, read so that a broken one is named."""
+"""Files of tensors; a broken one is named."""
 
 import pickle
 import struct
@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from bert_core.files.json_files import check_fetched
+from bert_core.files import check_fetched
 
 # What readers raise for bytes that are none of theirs: torch says RuntimeError of an archive that
 # is cut off, and its reader of pickles whatever the pickle makes it do.

@@ -1,0 +1,383 @@
+"""Models as ONNX files, which ONNX Runtime computes without torch and without this package.
+
+A model is written as `transformers` calls it: rows padded to one length in, whole tensors out. The
+encoder, the heads and the plain backend are those of ragged batches; only the batch differs. Needs
+the extra `onnx`: onnx and onnxscript to write files, onnxruntime to run them.
+
+B = sequences, S = tokens of each, padding among them, T = B * S, C = choices of a question, D =
+hidden size.
+"""
+
+import copy
+import logging
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, Literal, Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.export import Dim
+
+from bert_core.backends.operations import use_backend
+from bert_core.files import write_json
+from bert_core.hugging_face.sentence_transformers import POOLINGS, write_embedding
+from bert_core.hugging_face.writing import architecture_of, embedding_of, their_config
+from bert_core.model.catalogue import (
+    EncoderModel,
+    LanguageModel,
+    Model,
+    MultipleChoice,
+    NextSentencePredictor,
+    PretrainingModel,
+    SentenceEncoder,
+    SequenceRegressor,
+    SpanPredictor,
+    TokenClassifier,
+    described,
+)
+from bert_core.model.pooling import pooled_tokens, pooler_of
+from bert_core.model.task_models import TextLabeller
+from bert_core.ragged import RaggedBatch
+from bert_core.vocabulary import WordPieceTokenizer
+
+INPUTS: Final = ("input_ids", "attention_mask", "token_type_ids")
+OPSET: Final = 18
+LARGEST_IN_ONE_FILE = 3 * 2**29  # bytes of weights, as torch decides it; protobuf ends at 2**31
+MODEL_FILE: Final = "model.onnx"
+QUANTIZED_FILE: Final = "model_quantized.onnx"  # what transformers.js and Optimum call it
+# Outputs with a value for each token; the others have one for each sequence.
+OF_TOKENS: Final = ("last_hidden_state", "start_logits", "end_logits")
+_TRACED = (2, 3, 8)  # questions, choices of each, tokens: any numbers but 0 and 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PaddedBatch(RaggedBatch):
+    """B sequences of S tokens each; padding is computed and not used."""
+
+    is_token: Tensor  # [B, S] bool
+
+    @classmethod
+    def from_rows(cls, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Self:
+        """Of three [B, S] int64; positions count from the first column, as in `transformers`."""
+        num_sequences, size = input_ids.shape
+        places = torch.arange(size, device=input_ids.device)
+        starts = torch.arange(num_sequences + 1, device=input_ids.device) * size
+        return cls(
+            input_ids=input_ids.flatten(),
+            token_type_ids=token_type_ids.flatten(),
+            position_ids=places.expand(num_sequences, size).flatten(),
+            cu_seqlens=starts,
+            lengths=(),
+            max_seqlen=size,
+            is_token=attention_mask > 0,
+        )
+
+    def in_rows(self, compute: Callable[[Tensor, Tensor], Tensor], values: Tensor) -> Tensor:
+        return compute(values.unflatten(0, self.is_token.shape), self.is_token).flatten(0, 1)
+
+    def reduced(self, values: Tensor, how: Literal["sum", "mean", "max"]) -> Tensor:
+        is_token = self.is_token[:, :, None]
+        rows = values.unflatten(0, self.is_token.shape)
+        if how == "max":
+            return rows.masked_fill(~is_token, -torch.inf).amax(dim=1)
+        sums = (rows * is_token).sum(dim=1)
+        return sums if how == "sum" else sums / is_token.sum(dim=1)
+
+
+class PaddedModel(nn.Module):
+    """`model` for three [B, S] tensors, or [B, C, S] of questions with C choices each.
+
+    Its outputs are those of `outputs_of`, [B, S, ...] where they are of tokens. Raises ValueError
+    for a head that has no such outputs.
+    """
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+        self.is_choice = isinstance(model, MultipleChoice)
+        self.output_names = output_names(model)
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor
+    ) -> tuple[Tensor, ...]:
+        """The outputs, in the order of `output_names`."""
+        rows = [values.flatten(0, -2) for values in (input_ids, attention_mask, token_type_ids)]
+        tokens = PaddedBatch.from_rows(*rows)
+        with use_backend("plain"):
+            outputs = outputs_of(self.model, tokens)
+        if self.is_choice:
+            return (outputs["logits"].view(input_ids.shape[:2]),)
+        shape = input_ids.shape
+        return tuple(
+            values.unflatten(0, shape) if is_of_tokens(self.model, name) else values
+            for name, values in outputs.items()
+        )
+
+
+def output_names(model: Model) -> tuple[str, ...]:
+    """The names of the outputs, as `transformers` and Optimum expect; see `outputs_of`."""
+    if isinstance(model, EncoderModel | SentenceEncoder):
+        vector = () if model.embedding is None else ("sentence_embedding",)
+        return ("last_hidden_state", *vector)
+    if isinstance(model, PretrainingModel):
+        return ("logits", "seq_relationship_logits") if model.next_sentence else ("logits",)
+    if isinstance(model, SpanPredictor):
+        return ("start_logits", "end_logits")
+    known = (LanguageModel, MultipleChoice, NextSentencePredictor, SequenceRegressor, TextLabeller,
+             TokenClassifier)  # fmt: skip
+    if not isinstance(model, known):
+        raise ValueError(
+            f"{described(model.head_name)} cannot be written as ONNX: its outputs have no known "
+            "names; export its encoder"
+        )
+    return ("logits",)
+
+
+def is_of_tokens(model: Model, name: str) -> bool:
+    """Whether the output of this name has a value for each token, not for each sequence."""
+    of_tokens = isinstance(model, PretrainingModel | LanguageModel | TokenClassifier)
+    return name in OF_TOKENS or (name == "logits" and of_tokens)
+
+
+def outputs_of(model: Model, tokens: RaggedBatch) -> dict[str, Tensor]:
+    """The outputs of an exported model by name: [T, ...] of tokens, [B, ...] of sequences.
+
+    Of an encoder its hidden states and, where it says how it makes them, vectors; of language
+    models logits at every token; of span prediction the logits of both ends; else the logits.
+    """
+    if isinstance(model, EncoderModel | SentenceEncoder):
+        found = [hidden := model.encoder(tokens)]
+        if model.embedding is not None:
+            found.append(_vectors(model, hidden, tokens))
+    elif isinstance(model, PretrainingModel | LanguageModel):
+        hidden = model.encoder(tokens)
+        found = [model.vocabulary_head(hidden, model.encoder.embeddings)]
+        if isinstance(model, PretrainingModel) and model.next_sentence:
+            first = hidden.index_select(0, tokens.first_positions)
+            found.append(model.next_sentence_head(model.pooler(first), None))
+    elif isinstance(model, SpanPredictor):
+        found = list(model(tokens).unbind(dim=-1))
+    else:
+        logits = model(tokens)
+        found = [logits[:, None] if isinstance(model, SequenceRegressor) else logits]
+    return dict(zip(output_names(model), found, strict=True))
+
+
+def answer_of(model: Model, outputs: dict[str, Tensor], *positions: Any) -> Any:
+    """What calling `model` returns, made of its `outputs_of`."""
+    if isinstance(model, SentenceEncoder):
+        return outputs["sentence_embedding"]
+    if isinstance(model, EncoderModel):
+        return outputs["last_hidden_state"]
+    if isinstance(model, SpanPredictor):
+        return torch.stack((outputs["start_logits"], outputs["end_logits"]), dim=-1)
+    logits = outputs["logits"]
+    if isinstance(model, SequenceRegressor):
+        return logits[:, 0]
+    if isinstance(model, PretrainingModel):
+        return logits[positions[0]], outputs.get("seq_relationship_logits")
+    return logits[positions[0]] if isinstance(model, LanguageModel) else logits
+
+
+def _vectors(model: Model, hidden: Tensor, tokens: RaggedBatch) -> Tensor:
+    """[B, D], as `bert_core.inference.embed` makes them."""
+    how = model.embedding
+    assert how is not None
+    if how.pooling in ("cls", "pooled"):
+        first = hidden.index_select(0, tokens.first_positions)
+        vectors = first if how.pooling == "cls" else pooler_of(model)(first)
+    else:
+        vectors = pooled_tokens(hidden, tokens, how.pooling)
+    is_unit = how.normalize or isinstance(model, SentenceEncoder)
+    return F.normalize(vectors.float(), dim=-1) if is_unit else vectors.float()
+
+
+def export_onnx(model: Model, path: Path | str) -> None:
+    """Write `model` as the ONNX file `path`, for any number of sequences of any length it reads.
+
+    Inputs are `input_ids`, `attention_mask` and `token_type_ids`, int64 [batch, tokens] with
+    padding on the right, of multiple choice [batch, choices, tokens]. Outputs have the names that
+    `transformers` and Optimum give them: `logits`, `start_logits` and `end_logits`, or
+    `last_hidden_state` and, of an encoder that says how it makes vectors, `sentence_embedding`.
+    Weights are float32, in the file itself, or beside it in `data_path(path)` where they are more
+    than protobuf can hold. Raises ValueError for a head that cannot be written, and
+    ModuleNotFoundError without the extra `onnx`.
+    """
+    from onnxscript import ir  # torch's own message names no extra of ours
+
+    padded = PaddedModel(model).eval()
+    batch, choices = Dim("batch_size"), Dim("num_choices")
+    tokens = Dim("sequence_length", max=model.config.max_position_embeddings)
+    is_choice = isinstance(model, MultipleChoice)
+    shape = _TRACED if is_choice else (_TRACED[0], _TRACED[2])
+    axes = (batch, choices, tokens) if is_choice else (batch, tokens)
+    rows = tuple(torch.ones(shape, dtype=torch.int64, device=model.device) for _ in INPUTS)
+    with torch.no_grad(), quiet():
+        shapes = (axes,) * len(INPUTS)
+        program = torch.export.export(padded, rows, dynamic_shapes=shapes)
+        written = torch.onnx.export(
+            program,
+            (),
+            dynamo=True,
+            dynamic_shapes=shapes,  # their names
+            opset_version=OPSET,
+            input_names=INPUTS,
+            output_names=padded.output_names,
+            verbose=False,
+        )
+    assert written is not None
+    is_large = sum(each.nbytes for each in model.state_dict().values()) > LARGEST_IN_ONE_FILE
+    ir.save(written.model, path, external_data=data_path(path).name if is_large else None)
+
+
+def data_path(path: Path | str) -> Path:
+    """The file of weights over `LARGEST_IN_ONE_FILE`; the name is that of transformers.js."""
+    return Path(f"{path}_data")
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """A block without the messages of the exporter and the quantizer."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def encoder_alone(model: Model, pooling: str) -> EncoderModel:
+    """The encoder of `model`, which makes vectors by `pooling`.
+
+    It shares the weights. Raises ValueError for a pooling that sentence-transformers lacks.
+    """
+    with torch.device("meta"):  # its own weights are replaced
+        alone = EncoderModel(model.config, pooler=False)
+    alone.encoder, alone.embedding = model.encoder, embedding_of(model, pooling)
+    return alone
+
+
+def write_onnx_folder(draft: Path, model: Model, tokenizer: WordPieceTokenizer) -> None:
+    """Write `model.onnx`, the tokenizer and the settings of `model` into the folder `draft`.
+
+    Weights of more than 1.5 GiB are in `model.onnx_data`. Raises ValueError and
+    ModuleNotFoundError as `export_onnx` does.
+    """
+    export_onnx(model, draft / MODEL_FILE)
+    config = model.config
+    described = their_config(model, architecture_of(model), tokenizer)
+    if data_path(draft / MODEL_FILE).exists():
+        described["transformers.js_config"] = {"use_external_data_format": {MODEL_FILE: True}}
+    write_json(draft / "config.json", described)
+    tokenizer.save(draft, max_tokens=config.max_position_embeddings)
+    how = model.embedding
+    if isinstance(model, EncoderModel | SentenceEncoder) and how and how.pooling in POOLINGS:
+        how = replace(how, normalize=how.normalize or isinstance(model, SentenceEncoder))
+        write_embedding(draft, how, config.hidden_size, config.max_position_embeddings)
+
+
+def quantize(draft: Path) -> None:
+    """Write `model_quantized.onnx`: int8 weights, and activations quantized dynamically.
+
+    Matrices have a scale for each column and the embeddings one scale. Raises ModuleNotFoundError
+    without the extra `onnx`.
+    """
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    with quiet():
+        quantize_dynamic(
+            draft / MODEL_FILE,
+            draft / QUANTIZED_FILE,
+            per_channel=True,
+            weight_type=QuantType.QInt8,
+        )
+
+
+@dataclass
+class OnnxModel:
+    """An ONNX file, run by ONNX Runtime on the CPU; `model` is what it was made of.
+
+    It counts sequences and seconds, and the largest difference from the model's outputs.
+    """
+
+    path: Path
+    model: Model
+    num_threads: int = 0  # 0: one for each core
+    difference: float = 0.0  # the largest of any output's value
+    magnitude: float = 0.0  # the largest value of the model's own outputs
+    num_sequences: int = 0
+    seconds: float = 0.0  # in ONNX Runtime
+    session: Any = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = self.num_threads
+        self.session = onnxruntime.InferenceSession(
+            str(self.path), options, providers=["CPUExecutionProvider"]
+        )
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the file, and of the one with its weights if there is one."""
+        files = (self.path, data_path(self.path))
+        return sum(each.stat().st_size for each in files if each.exists())
+
+    def outputs(self, tokens: RaggedBatch) -> dict[str, Tensor]:
+        """What the file gives for `tokens`, padded on the way: as `outputs_of` the model."""
+        rows = dict(zip(INPUTS, self._rows(tokens), strict=True))
+        names = output_names(self.model)
+        start = time.perf_counter()
+        found = self.session.run(list(names), rows)
+        self.seconds += time.perf_counter() - start
+        self.num_sequences += tokens.num_sequences
+        outputs = {name: torch.from_numpy(each) for name, each in zip(names, found, strict=True)}
+        if isinstance(self.model, MultipleChoice):
+            return {"logits": outputs["logits"][0]}
+        index = tokens.padded_positions
+        return {
+            name: values.flatten(0, 1)[index] if is_of_tokens(self.model, name) else values
+            for name, values in outputs.items()
+        }
+
+    def answering(self, *, compared: bool = False) -> Model:
+        """A model that computes with the file and can be used like the original one.
+
+        With `compared` the original computes the same: see `compare`.
+        """
+        twin = copy.copy(self.model)
+
+        def forward(tokens: RaggedBatch, *rest: Any) -> Any:
+            outputs = self.compare(tokens) if compared else self.outputs(tokens)
+            return answer_of(self.model, outputs, *rest)
+
+        twin.__dict__["forward"] = forward
+        return twin
+
+    @torch.inference_mode()
+    def compare(self, tokens: RaggedBatch) -> dict[str, Tensor]:
+        """The same `outputs`, compared with the model's: updates `difference` and `magnitude`."""
+        outputs = self.outputs(tokens)
+        for name, ours in outputs_of(self.model, tokens).items():
+            far = float((outputs[name] - ours).abs().max())
+            self.difference = max(self.difference, far if np.isfinite(far) else np.inf)
+            self.magnitude = max(self.magnitude, float(ours.abs().max()))
+        return outputs
+
+    def _rows(self, tokens: RaggedBatch) -> list[np.ndarray]:
+        """The inputs, [B, S]; of multiple choice all sequences are choices of one question."""
+        is_token = torch.ones_like(tokens.input_ids)
+        rows = [
+            tokens.padded(values, 0).numpy()
+            for values in (tokens.input_ids, is_token, tokens.token_type_ids)
+        ]
+        return [each[None] for each in rows] if isinstance(self.model, MultipleChoice) else rows
