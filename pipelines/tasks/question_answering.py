@@ -1,7 +1,9 @@
 """Answers to questions, read from a text: SQuAD v1.1, and v2.0 with questions that have none."""
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+import string
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,6 @@ from pipelines.tasks import (
     TaskFamily,
     by_split,
 )
-from pipelines.tasks.baselines.rules import best_sentences
 from pipelines.tasks.encoding.sequences import Sequences
 from pipelines.tasks.encoding.texts import read_questions, share, span_in
 from pipelines.tasks.scoring.spans import SpanScore, best_threshold, score_of
@@ -34,7 +35,7 @@ from pipelines.training.ranks import sum_over_ranks
 
 _ANSWER_TOKENS = 30  # the longest span that is answered, as published
 _WRONG = 20  # answers that a report shows
-_SENTENCE_END = (". ", "! ", "? ", "\n")
+_SENTENCE = re.compile(r"\S.*?(?:[.!?](?=\s)|(?=\n)|\Z)", re.DOTALL)
 
 
 class QuestionAnswering(TaskFamily):
@@ -107,10 +108,8 @@ class QuestionAnswering(TaskFamily):
 
     def described(self, train: Items, heldout: Items) -> dict[str, Any]:
         """How many have no answer, and the scores of answering with the text's first sentence."""
-        firsts = [_first_sentence(item["context"]) for item in heldout.rows]
         scores = [
-            score_of(first, item["answers"])
-            for first, item in zip(firsts, heldout.rows, strict=True)
+            score_of(next(_sentences(item["context"]))[1], item["answers"]) for item in heldout.rows
         ]
         without = by_split(train, heldout, lambda rows: sum(not item["answers"] for item in rows))
         return {
@@ -127,8 +126,8 @@ class QuestionAnswering(TaskFamily):
         }
 
     def baselines(self, train: Items, heldout: Items, encoder: Path | None) -> Baselines:
-        """The sentence of the text that has most of the question's words, or a part of it."""
-        return best_sentences(train, heldout)
+        """The sentence of the text that has most of the question's words; never "no answer"."""
+        return {"best sentence": [_best_sentence(item) for item in heldout.rows]}
 
     def examples(self, items: Items, tokenizer: WordPieceTokenizer, reading: Reading) -> Sequences:
         """The windows of all questions that hold the whole answer or none of it."""
@@ -236,6 +235,20 @@ def _scores(answers: Answers, items: Items, threshold: float) -> list[SpanScore]
     ]
 
 
-def _first_sentence(text: str) -> str:
-    ends = [text.find(mark) for mark in _SENTENCE_END]
-    return text[: min((end for end in ends if end >= 0), default=len(text))]
+def _best_sentence(item: Item) -> dict[str, Any]:
+    """The first of the sentences with the most words of the question, as an answer."""
+    asked = _words(item["question"])
+    begin, text = max(
+        _sentences(item["context"]), key=lambda sentence: len(asked & _words(sentence[1]))
+    )
+    return {"text": text, "begin": begin, "null_lead": -1.0}
+
+
+def _sentences(text: str) -> Iterator[tuple[int, str]]:
+    """Where each sentence begins, and the sentence."""
+    for match in _SENTENCE.finditer(text):
+        yield match.start(), match.group().rstrip()
+
+
+def _words(text: str) -> set[str]:
+    return {word.strip(string.punctuation) for word in text.lower().split()}

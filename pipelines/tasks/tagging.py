@@ -26,7 +26,6 @@ from pipelines.tasks import (
     TaskFamily,
     by_split,
 )
-from pipelines.tasks.baselines.rules import tags
 from pipelines.tasks.encoding.sequences import Sequences
 from pipelines.tasks.encoding.texts import check_classes, class_names, share
 from pipelines.tasks.scoring.spans import OUTSIDE, entity_report, entity_scores
@@ -89,17 +88,8 @@ class Tagging(TaskFamily):
 
     def described(self, train: Items, heldout: Items) -> dict[str, Any]:
         """Words and entities by tag, and the score of giving each word its most frequent tag."""
-        by_word: dict[str, Counter[str]] = defaultdict(Counter)
-        for item in train.rows:
-            for word, tag in zip(item["words"], item["tags"], strict=True):
-                by_word[word][tag] += 1
-        frequent = {
-            word: min(count, key=lambda tag: (-count[tag], tag)) for word, count in by_word.items()
-        }
         counts = Counter(tag for item in train.rows for tag in item["tags"])
-        usual = OUTSIDE if OUTSIDE in counts else counts.most_common(1)[0][0]
-        answered = [[frequent.get(word, usual) for word in item["words"]] for item in heldout.rows]
-        figures = self.figures(Answers(answered, 0), heldout)
+        figures = self.figures(Answers(_most_frequent_tags(train, heldout), 0), heldout)
         known, here = set(train.labels), {tag for item in heldout.rows for tag in item["tags"]}
         return {
             "words": by_split(train, heldout, lambda rows: sum(len(i["words"]) for i in rows)),
@@ -109,8 +99,8 @@ class Tagging(TaskFamily):
         }
 
     def baselines(self, train: Items, heldout: Items, encoder: Path | None) -> Baselines:
-        """The most frequent tag of a word; of an unknown one by its ending and its shape."""
-        return tags(train, heldout)
+        """The most frequent tag of a word."""
+        return {"most frequent tag": _most_frequent_tags(train, heldout)}
 
     def examples(self, items: Items, tokenizer: WordPieceTokenizer, reading: Reading) -> Sequences:
         """Windows of the sentences; each word's tag is asked for once, at its first token."""
@@ -171,6 +161,19 @@ class Tagging(TaskFamily):
 
 
 FAMILY = Tagging()
+
+
+def _most_frequent_tags(train: Items, heldout: Items) -> list[list[str]]:
+    """Of each held-out word the tag that it has most often; of an unknown one `O`, if there is."""
+    by_word: dict[str, Counter[str]] = defaultdict(Counter)
+    counts: Counter[str] = Counter()
+    for item in train.rows:
+        counts.update(item["tags"])
+        for word, tag in zip(item["words"], item["tags"], strict=True):
+            by_word[word][tag] += 1
+    tags = {word: min(count, key=lambda tag: (-count[tag], tag)) for word, count in by_word.items()}
+    unknown = OUTSIDE if OUTSIDE in counts else counts.most_common(1)[0][0]
+    return [[tags.get(word, unknown) for word in item["words"]] for item in heldout.rows]
 
 
 def _windows(

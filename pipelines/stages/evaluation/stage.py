@@ -20,7 +20,7 @@ from pipelines.training.imported_models import find_model_artifact
 
 REPORT_FILE: Final = "report.json"
 BASELINES: Final = "baselines"
-_BASELINES_VERSION = 1
+_BASELINES_VERSION = 2
 _ANSWERS_FILE = "answers.json"
 _PREFIX = "baseline/"
 

@@ -146,44 +146,24 @@ def test_few_numbers_are_learned_from_all_the_same() -> None:
     assert values[0] > values[1]
 
 
-def test_unknown_words_are_tagged_by_their_looks() -> None:
-    words = ["Ada", "met", "Bea", "and", "paid", "42", "coins"]
-    tags = ["B-PER", "O", "B-PER", "O", "O", "B-NUM", "O"]
-    train = [{"words": words, "tags": tags}] * 3
-    asked = {"words": ["ada", "met", "Cid", "and", "paid", "77", "bills"], "tags": tags}
-    ((said,),) = learned("tagging", Items(train), Items([asked])).values()
-    assert said == tags
+def test_a_word_has_its_most_frequent_tag_and_an_unknown_one_is_outside() -> None:
+    words, tags = ["Ada", "met", "Bea"], ["B-PER", "O", "B-PER"]
+    train = [{"words": words, "tags": tags}] * 2 + [{"words": ["Bea"], "tags": ["B-LOC"]}]
+    asked = {"words": ["Bea", "met", "Cid"], "tags": tags}
+    assert learned("tagging", Items(train), Items([asked])) == {
+        "most frequent tag": [["B-PER", "O", "O"]]
+    }
 
 
-def question(context: str, asked: str, answer: str | None) -> dict[str, Any]:
-    answers = [] if answer is None else [answer]
-    starts = [] if answer is None else [context.index(answer)]
-    return {"id": "", "question": asked, "context": context, "answers": answers, "starts": starts}
-
-
-CONTEXT = "Rain fell in March. The mill burned down in April. Nobody rebuilt the bridge."
-
-
-def test_the_sentence_that_shares_most_answers_as_long_as_training_answers_are() -> None:
-    asked = "What burned in April?"
-    whole = question(CONTEXT, asked, "The mill burned down in April.")
-    part = question(CONTEXT, asked, "The mill")
-    for items, text in (([whole], whole["answers"][0]), ([part], "The mill")):
-        ((said,),) = learned("question_answering", Items(items), Items([part])).values()
-        assert said["text"] == text
-        assert CONTEXT[said["begin"] :].startswith(text)
-
-
-def test_a_text_that_shares_little_has_no_answer_where_some_questions_have_none() -> None:
-    some = [
-        question(CONTEXT, "What burned down in April?", "The mill"),
-        question(CONTEXT, "Who sang at the opera of Vienna?", None),
-    ]
-    asked = question(CONTEXT, "Which ship reached Lisbon at noon?", None)
-    ((known, none),) = learned(
-        "question_answering", Items(some), Items([some[0], asked])
-    ).values()  # fmt: skip
-    assert known["null_lead"] <= 0 < none["null_lead"]
+def test_the_sentence_that_shares_most_words_answers() -> None:
+    context = "Rain fell in March.\nThe mill burned down in April! Nobody rebuilt the bridge."
+    asked = {
+        "id": "", "question": "What burned in April?", "context": context, "answers": ["The mill"],
+        "starts": [context.index("The mill")],
+    }  # fmt: skip
+    ((answer,),) = learned("question_answering", Items([asked]), Items([asked])).values()
+    assert answer["text"] == "The mill burned down in April!"
+    assert context[answer["begin"] :].startswith(answer["text"])
 
 
 def test_cosines_follow_shared_words_and_shared_tokens(encoder: Path) -> None:
