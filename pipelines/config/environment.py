@@ -33,10 +33,15 @@ def home_folder(home: str | Path | None = None) -> Path:
     """The absolute home: what was given, else $BERTSMITH_HOME, else .bertsmith here.
 
     A leading `~` is expanded: in recipes and options no shell does it.
-    Raises UserError where something that is no folder has that name.
+    Raises UserError where something that is no folder has that name, and where it has a `?`.
     """
     named = Path(home or os.environ.get("BERTSMITH_HOME") or ".bertsmith")
     folder = expanded(named).absolute()
+    if "?" in str(folder):
+        raise UserError(
+            f"the home folder {folder} has a ? in its name, where the address of a database ends; "
+            "choose another with --home or $BERTSMITH_HOME"
+        )
     for path in (folder, *folder.parents):
         if path.is_dir():
             break

@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import requests
 from filelock import FileLock
@@ -14,7 +13,7 @@ from mlflow.entities import DatasetInput, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 
 from pipelines.config.errors import UserError, first_line, redacted, split_credentials
-from pipelines.tracking.sign_in import make_default, sign_in
+from pipelines.tracking.sign_in import database_file, make_default, sign_in
 from pipelines.tracking.transient import tracker_errors
 
 logger = logging.getLogger(__name__)
@@ -59,8 +58,8 @@ class Tracker:
 
         MLflow's client would create it, and it would say that no model is registered.
         """
-        _, is_sqlite, path = self.uri.partition("sqlite:///")
-        return not is_sqlite or Path(path.partition("?")[0]).exists()
+        file = database_file(self.uri)
+        return file is None or file.exists()
 
     def client(self) -> MlflowClient:
         """A client of the server.

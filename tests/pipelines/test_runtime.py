@@ -27,6 +27,11 @@ def test_the_folder_of_somebody_who_is_not_there_is_one_sentence() -> None:
             runtime.store_url()
 
 
+def test_a_home_whose_name_would_cut_the_address_of_a_database_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"has a \? in its name"):
+        RuntimeSettings(home=str(tmp_path / "what?")).store_url()
+
+
 @pytest.mark.parametrize(
     ("uri", "file"),
     [
