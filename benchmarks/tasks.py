@@ -57,27 +57,32 @@ class Task:
     score: str = ""  # to show; by default the family's main one
 
 
+STS_B = {"text_column": "sentence1", "second_text_column": "sentence2", "label_column": "score"}
 TASKS = {
     "SST-2": Task(
         family="classification", train=GLUE / "SST-2/train.tsv", heldout=GLUE / "SST-2/dev.tsv",
-        first_lines=8001,
+        columns={"text_column": "sentence"}, first_lines=8001,
     ),
     "CoLA": Task(
         family="classification", train=GLUE / "CoLA/train.tsv", heldout=GLUE / "CoLA/dev.tsv",
-        columns={"text_column": "4", "label_column": "2"}, score="eval/matthews",
+        columns={"no_header": True, "text_column": "4", "label_column": "2"}, score="eval/matthews",
     ),
     "MRPC": Task(
         family="classification", train=GLUE / "MRPC/train.tsv", heldout=GLUE / "MRPC/dev.tsv",
+        columns={"text_column": "#1 String", "second_text_column": "#2 String",
+                 "label_column": "Quality"},
     ),
     "SMS spam": Task(
         family="classification", train=DATA / "sms_spam/SMSSpamCollection.tsv", epochs=2,
+        columns={"no_header": True, "text_column": "2", "label_column": "1"},
     ),
     "STS-B": Task(
         family="regression", train=GLUE / "STS-B/train.tsv", heldout=GLUE / "STS-B/dev.tsv",
+        columns=STS_B,
     ),
     "STS-B as cosines": Task(
         family="sentence_embedding", train=GLUE / "STS-B/train.tsv", heldout=GLUE / "STS-B/dev.tsv",
-        settings={"micro_batch_size": 32},
+        columns=STS_B, settings={"micro_batch_size": 32},
     ),
     "WNUT-17": Task(
         family="tagging", train=DATA / "ner/wnut17train.conll",
@@ -85,7 +90,8 @@ TASKS = {
     ),
     "CODAH": Task(
         family="multiple_choice", train=DATA / "multiple_choice/codah.tsv",
-        columns={"text_column": "2", "choice_columns": ("3", "4", "5", "6"), "label_column": "7"},
+        columns={"no_header": True, "text_column": "2", "label_column": "7",
+                 "choice_columns": ("3", "4", "5", "6")},
     ),
     "SQuAD": Task(
         family="question_answering", train=DATA / "squad/train-subset-v1.1.json",

@@ -1,6 +1,5 @@
 """Asking a model: its questions from a table or from texts, and its answers."""
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -12,14 +11,10 @@ from bert_core.model.rows import RowModel
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.config.errors import UserError
 from pipelines.inference.tables import FileTable, Table, format_of
-from pipelines.io.text import Tally, restored_in
 from pipelines.registry.opening import OpenedModel
-from pipelines.stages.dataset.records import words_in, written_in
-from pipelines.stages.dataset.tables import choices_in
 
 _ROWS_AT_ONCE: Final = 2048
 _WORDS: Final = "words"  # split already, in place of texts
-_TOKENS: Final = "tokens"  # what datasets call them, too
 
 Watch = Callable[[int, int], None]  # called with rows done, rows in all
 
@@ -50,22 +45,20 @@ def asked_of(table: FileTable, renamed: Mapping[str, str], question: Question) -
     names = {name: renamed.get(name, name) for name in wanted}
     if _WORDS in names and "text" in renamed:
         del names[_WORDS]  # one column was named: that one is asked
-    elif _WORDS in names and _WORDS not in found and _TOKENS in found:
-        names[_WORDS] = _TOKENS
     taken = {name: theirs for name, theirs in names.items() if theirs in found}
     missing = next((names[name] for name in renamed if name in names and name not in taken), None)
     if missing is not None:
         raise UserError(
             f"{path} has no column {missing!r}, found {', '.join(found)[:200]}; name another one"
         )
-    asked = {name: restored_in(found[theirs], Counter()) for name, theirs in taken.items()}
-    is_text = format_of(path) in ("csv", "tsv")
-    lists = [name for name, value in question.example.items() if isinstance(value, list)]
-    read = _list_in if is_text else _list_of
-    for name in lists:
-        if name in asked:
-            asked[name] = [read(cell, path, name) for cell in asked[name]]
-    return Asked(_with_words(asked, is_text) if _WORDS in wanted else asked, found, taken)
+    asked = {
+        name: [_decoded(cell, path, theirs) for cell in found[theirs]]
+        for name, theirs in taken.items()
+    }
+    for name, value in question.example.items():
+        if name in asked and isinstance(value, list):
+            _check_lists(asked[name], path, name)
+    return Asked(_with_words(asked) if _WORDS in wanted else asked, found, taken)
 
 
 def texts_of(question: Question) -> list[str]:
@@ -220,14 +213,12 @@ def _asked_of_rows(question: Question, rows: Sequence[Sequence[str]]) -> Asked:
     return Asked(columns, columns, {})
 
 
-def _with_words(asked: Table, is_text: bool) -> Table:
+def _with_words(asked: Table) -> Table:
     """Words that are split already, in a column of their own; the other rows keep their text."""
     texts, words = asked.pop("text", []), asked.pop(_WORDS, [])
     texts, words = texts or [None] * len(words), words or [None] * len(texts)
-    written = [_written_words(text) if is_text else text for text in texts]
     split = [
-        value if isinstance(value, list) else None if is_blank(word) else _words(word, is_text)
-        for value, word in zip(written, words, strict=True)
+        text if isinstance(text, list) else word for text, word in zip(texts, words, strict=True)
     ]
     alone = [None if value is not None else text for value, text in zip(split, texts, strict=True)]
     if any(value is not None for value in split):
@@ -237,34 +228,24 @@ def _with_words(asked: Table, is_text: bool) -> Table:
     return asked
 
 
-def _words(cell: Any, is_text: bool) -> list[str]:
-    """A list, or a text split at white space, as a tagger's training data are."""
-    return words_in(_written_words(cell) if is_text else cell, Tally())
-
-
-def _written_words(cell: Any) -> Any:
-    """The list that a cell writes out, where it does."""
-    written = written_in(cell) if isinstance(cell, str) and cell.startswith("[") else None
-    return written if isinstance(written, list) else cell
-
-
-def _list_of(cell: Any, path: str, name: str) -> list[Any] | None:
-    """A list of texts, or the texts of a table of choices, as a labelled file may have it."""
-    if cell is None or (isinstance(cell, list) and not any(isinstance(e, dict) for e in cell)):
-        return cell
-    if isinstance(cell, list | dict):
-        return choices_in([cell], Tally())[0]
-    raise UserError(f"{path}: {name} must hold lists of texts, found {cell!r:.40}; correct it")
-
-
-def _list_in(cell: str | None, path: str, name: str) -> list[Any] | None:
-    """The list that a cell writes out, as `write_table` does; UserError where it writes none."""
-    if cell is None:
-        return None
-    written = written_in(cell)
-    if written is None:
+def _decoded(cell: Any, path: str, column: str) -> Any:
+    """A cell of bytes as its text; raises UserError where it is not UTF-8."""
+    try:
+        return cell.decode() if isinstance(cell, bytes) else cell
+    except UnicodeDecodeError as error:
         raise UserError(
-            f"{name} in a cell of {path} are written as a list, such as "
-            f'["one", "another"], found {cell[:60]!r}; write one, or give .jsonl or .parquet'
-        )
-    return _list_of(written, path, name)
+            f"the bytes {cell!r:.40} in the column {column!r} of {path} are not UTF-8; write them "
+            "as text"
+        ) from error
+
+
+def _check_lists(cells: Sequence[Any], path: str, name: str) -> None:
+    """Raise UserError for a cell that holds no list of texts: CSV has none."""
+    for cell in cells:
+        if cell is not None and not (
+            isinstance(cell, list) and all(isinstance(each, str) for each in cell)
+        ):
+            raise UserError(
+                f"{path}: {name} must hold lists of texts, found {cell!r:.60}; write them as "
+                ".jsonl, .parquet or .arrow"
+            )

@@ -16,7 +16,7 @@ from typing import Any, Final
 from bert_core.inference.tables import Question
 from pipelines.config.errors import UserError
 from pipelines.inference.tables import Table
-from pipelines.io.records import without_lone_surrogates
+from pipelines.io.tables import without_lone_surrogates
 
 _FORMATS: Final = (
     'the body must be JSON: {"dataframe_records": [{"text": "…"}]}, or '

@@ -13,8 +13,7 @@ from pipelines.registry.find import (
     task_of_kind,
 )
 from pipelines.registry.opening import open_model
-from pipelines.stages.dataset.hugging_face import resolved
-from pipelines.stages.dataset.items import LeftOut, read_labelled
+from pipelines.stages.dataset.items import LeftOut, read_labelled, resolved
 from pipelines.stages.dataset.settings import LabelledDataset, LabelledFile
 from pipelines.stages.evaluation.stage import figures_on
 from pipelines.tasks import Items, Reading, family_for, family_module, family_of_model
@@ -72,10 +71,10 @@ def evaluate_file(
         **_baselines(tags.get(FINGERPRINT_TAG, ""), items, store),
         "items": len(rows),
         "items_truncated": answers.num_truncated,
-        **{name: sum(counts.values()) for name, counts in left_out.tally.to_json().items()},
+        "dropped": sum(left_out.dropped.values()),
     }
     report = task.report(answers, items)
-    return figures, {**report, "model": reference, "columns": left_out.columns}
+    return figures, {**report, "model": reference}
 
 
 def _baselines(fingerprint: str, items: Items, store: ArtifactStore | None) -> dict[str, float]:

@@ -1,28 +1,24 @@
-"""Tables in files, read and written: lines of text, CSV, TSV, JSONL and Parquet."""
+"""Tables of questions and answers in files: lines of text, CSV, TSV, JSONL, Parquet and Arrow."""
 
 import csv
 import json
 import os
 import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from pipelines.config.errors import UserError
 from pipelines.io.files import format_suffix
-from pipelines.io.records import BadRow, TableFormat, check_names, opened, table_rows
-from pipelines.io.text import SAMPLE_BYTES, check_is_text, check_suffix, decode, restored_in
+from pipelines.io.tables import TableSettings, open_table, table_format
+from pipelines.io.text import open_text
 
 Table = dict[str, list[Any]]  # columns of one length
 
-_READ: Final[dict[str, TableFormat]] = {
-    "csv": "delimited", "tsv": "delimited", "jsonl": "jsonl", "parquet": "parquet"
-}  # fmt: skip
 _NOT_IN_TSV: Final = re.compile(r"[\t\r\n]")
 _WRITTEN: Final = (".csv", ".tsv", ".jsonl", ".parquet")
 
@@ -38,75 +34,64 @@ class FileTable(NamedTuple):
     columns: Table
 
 
-def format_of(path: str) -> str:
-    """How a file is read, by its name: the bytes alone do not say it.
+def format_of(path: str, settings: TableSettings | None = None) -> str:
+    """How a file is read, by its name: as a table of `pipelines.io`, or as `texts`, one a line.
 
-    Raises UserError where the name says that nothing here reads it.
+    Raises UserError for a name that says neither.
     """
-    check_suffix(path, "models answer text, CSV, TSV, JSONL and Parquet files")
-    suffix = format_suffix(path)
-    if suffix in (".jsonl", ".ndjson"):
-        return "jsonl"
-    return suffix[1:] if suffix in (".csv", ".tsv", ".parquet") else "texts"
+    found = table_format(path, settings.delimiter if settings else None)
+    if found is None and format_suffix(path) not in (".txt", ""):
+        raise UserError(
+            f"{path} is not read by its name; questions are .txt with a text a line, .csv, .tsv, "
+            ".jsonl, .parquet or .arrow"
+        )
+    return found or "texts"
 
 
-def read_table(path: str) -> FileTable:
+def read_table(path: str, settings: TableSettings | None = None) -> FileTable:
     """All rows of a file at once: see `read_shards`."""
-    return next(read_shards(path, None))
+    return next(read_shards(path, None, settings))
 
 
-def read_shards(path: str, rows_a_shard: int | None) -> Iterator[FileTable]:
+def read_shards(
+    path: str, rows_a_shard: int | None, settings: TableSettings | None = None
+) -> Iterator[FileTable]:
     """The rows of a file with all of its columns, so many at a time; None: all at once.
 
-    What is no .csv, .tsv, .jsonl or .parquet table has a `text` a line. Lines without anything are
-    no rows, and empty cells of CSV and TSV are None. The last shard may be empty: a file without
-    rows has one, too. Raises UserError for a file that cannot be read, and for two columns of one
-    name, of which one would be lost.
+    Lines without anything are no rows, and empty cells of CSV and TSV are None. The last shard may
+    be empty: a file without rows has one, too. Raises UserError for a file that cannot be read.
     """
-    rows = _rows(path)
-    _, header = next(rows, (0, []))
-    check_names(header, path)
+    kind = format_of(path, settings)
+    names, rows = ["text"], _lines(path, settings)
+    if kind != "texts":
+        table = open_table(path, settings)
+        names = table.columns
+        rows = (
+            (count if kind == "delimited" else row.number - 1, list(row.values.values()))
+            for count, row in enumerate(table.rows)
+        )
     while True:
         shard = list(islice(rows, rows_a_shard))
-        columns = {name: [cells[place] for _, cells in shard] for place, name in enumerate(header)}
+        columns = {name: [cells[place] for _, cells in shard] for place, name in enumerate(names)}
+        if kind == "delimited":
+            columns = {
+                name: [cell if cell.strip() else None for cell in cells]
+                for name, cells in columns.items()
+            }
         yield FileTable(path, [number for number, _ in shard], columns)
         if rows_a_shard is None or len(shard) < rows_a_shard:
             return
 
 
-def _rows(path: str) -> Iterator[tuple[int, list[Any]]]:
-    """The names of the columns first, then each row's number and its cells."""
-    form = format_of(path)
-    if form == "texts":
-        yield 0, ["text"]
-        with opened(path) as stream:
-            for number, line in text_lines(stream, path):
-                yield number, [line]
-        return
-    repaired: Counter[str] = Counter()
-    for count, row in enumerate(table_rows(path, _READ[form])):
-        if isinstance(row, BadRow):
-            raise row.refusal(path)
-        cells = row.cells if form == "parquet" else restored_in(row.cells, repaired)
-        if form in ("csv", "tsv"):
-            if count:
-                cells = [cell if cell.strip() else None for cell in cells]
-            yield count - 1, cells
-        else:
-            yield row.line - 1, cells
+def _lines(path: str, settings: TableSettings | None) -> Iterator[tuple[int, list[Any]]]:
+    with open_text(path, (settings or TableSettings()).encoding) as text:
+        for number, line in text_lines(text):
+            yield number, [line]
 
 
-def text_lines(stream: IO[bytes], name: str) -> Iterator[tuple[int, str]]:
-    """The lines that hold something, with their number from 0; line feeds alone part them.
-
-    Raises UserError where the stream, called `name`, holds no text.
-    """
-    check_is_text(stream.read(SAMPLE_BYTES), name)
-    stream.seek(0)
-    repaired: Counter[str] = Counter()
-    for number, line in enumerate(stream):
-        if text := decode(line, repaired).strip():
-            yield number, text
+def text_lines(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """The lines that hold something, with their number from 0."""
+    return ((number, text) for number, line in enumerate(lines) if (text := line.strip()))
 
 
 def beside(own: Table, asked: Table, answers: Table) -> Table:
@@ -206,7 +191,9 @@ def _json(value: Any) -> str:
 
 def _listed(value: Any) -> Any:
     """Vectors as lists; bytes, dates and other kinds of Parquet files as texts."""
-    return value.tolist() if isinstance(value, np.ndarray) else str(restored_in(value, Counter()))
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return value.tolist() if isinstance(value, np.ndarray) else str(value)
 
 
 def rows_of(table: Table) -> Iterator[dict[str, Any]]:
@@ -218,6 +205,6 @@ def _cells(values: Sequence[Any]) -> Iterator[Any]:
     """Lists and objects as JSON: a cell holds one text."""
     return (
         _json(value) if isinstance(value, list | dict | np.ndarray)
-        else restored_in(value, Counter())
+        else _listed(value) if isinstance(value, bytes) else value
         for value in values
     )  # fmt: skip

@@ -16,16 +16,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic import Field, field_validator
 
 from pipelines.config.errors import UserError
 from pipelines.config.settings import Settings
 from pipelines.io.files import format_suffix, open_binary, whole_file
 from pipelines.io.text import SAMPLE_BYTES, check_is_no_pointer, open_text
+
+if TYPE_CHECKING:  # what checks a recipe reads text, mostly
+    import pyarrow as pa
 
 LONGEST_RECORD_BYTES: Final = 256 * 2**20
 _FORMATS: Final = {
@@ -86,7 +87,7 @@ class Table:
     unit: Literal["line", "row"]  # what a row's number counts
     columns: list[str]
     rows: Iterator[Row]
-    schema: pa.Schema | None = None  # of Parquet and Arrow
+    schema: "pa.Schema | None" = None  # of Parquet and Arrow
 
 
 def table_format(path: str, delimiter: str | None = None) -> TableFormat | None:
@@ -156,7 +157,7 @@ def _delimited_rows(path: str, settings: TableSettings, skip: Skip) -> Iterator[
     delimiter = delimiter_of(path, settings)
     quoted = delimiter != "\t"
     csv.field_size_limit(LONGEST_RECORD_BYTES)
-    with open_text(path, settings.encoding) as lines:
+    with open_text(path, settings.encoding, newline="") as lines:
         reader = csv.reader(
             lines,
             delimiter=delimiter,
@@ -179,10 +180,10 @@ def _delimited_rows(path: str, settings: TableSettings, skip: Skip) -> Iterator[
             if not any(cell.strip() for cell in cells) and len(cells) < 2:
                 continue
             if not columns:
-                if len(cells) == 1 and _SEPARATOR_LINE.fullmatch(cells[0]):
+                if _SEPARATOR_LINE.fullmatch(delimiter.join(cells)):
                     raise UserError(
-                        f"line {line} of {path} is Excel's {cells[0]!r}; remove the line and set "
-                        "`delimiter`"
+                        f"line {line} of {path} is Excel's {delimiter.join(cells)!r}; remove the "
+                        "line and set `delimiter`"
                     )
                 if settings.no_header:
                     columns = [str(number) for number in range(1, len(cells) + 1)]
@@ -249,12 +250,15 @@ def without_lone_surrogates(value: Any) -> Any:
 @contextmanager
 def open_columnar(
     path: str, columns: list[str] | None = None, is_read: Callable[[int], bool] | None = None
-) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
+) -> Iterator[tuple["pa.Schema", Iterator["pa.RecordBatch"]]]:
     """Schema and batches of a Parquet or Arrow file, whichever its content is.
 
     Of a Parquet file `columns` and the row groups whose first byte `is_read` accepts, or all.
     Raises UserError for a file that is neither, or not whole.
     """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     with open_binary(path) as stream, whole_file(path, "Parquet or Arrow"):
         head = stream.read(SAMPLE_BYTES)
         check_is_no_pointer(head, path)
@@ -280,7 +284,7 @@ def _first_byte(row_group: Any) -> int:
     return int(column.dictionary_page_offset or column.data_page_offset)
 
 
-def column_values(column: pa.Array, name: str, path: str) -> list[Any]:
+def column_values(column: "pa.Array", name: str, path: str) -> list[Any]:
     """The values of an Arrow column; raises UserError where a text is not UTF-8."""
     try:
         return column.to_pylist()

@@ -3,10 +3,9 @@
 import codecs
 import io
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final, TextIO
 
 from pipelines.config.errors import UserError
@@ -76,8 +75,8 @@ class Tally:
 
 
 @contextmanager
-def open_text(path: str, encoding: str = "utf-8") -> Iterator[TextIO]:
-    """The text of a file with its line ends as they are.
+def open_text(path: str, encoding: str = "utf-8", *, newline: str = "\n") -> Iterator[TextIO]:
+    """The text of a file, in lines that line feeds alone part; see `open` for `newline`.
 
     Raises UserError for a file that is no text, and for bytes that are not of the encoding.
     """
@@ -89,7 +88,7 @@ def open_text(path: str, encoding: str = "utf-8") -> Iterator[TextIO]:
         named = encoding_of(head, encoding)
         with (
             naming_other_bytes(path, named),
-            io.TextIOWrapper(stream, encoding=named, newline="") as text,
+            io.TextIOWrapper(stream, encoding=named, newline=newline) as text,
         ):
             yield text
 
@@ -140,41 +139,6 @@ def _not_encoded(path: str, name: str, line: int | None, error: UnicodeDecodeErr
     )
 
 
-def decode(data: bytes, counts: Counter[str]) -> str:
-    """UTF-8 bytes as text; bytes that are not UTF-8 are read as Windows-1252 and counted."""
-    if data.startswith(codecs.BOM_UTF8):
-        data = data[len(codecs.BOM_UTF8) :]
-        counts["byte order marks"] += 1
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
-        return _decode_mixed(data, counts)
-
-
-def restored(text: str | bytes, counts: Counter[str]) -> str:
-    """The text of bytes, or one that was decoded with `surrogateescape`; see `decode`."""
-    data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
-    return decode(data, counts)
-
-
-def restored_in(value: Any, counts: Counter[str]) -> Any:
-    """The same for every text of a cell, also in its lists and tables."""
-    return with_texts(value, partial(restored, counts=counts))
-
-
-def with_texts(value: Any, change: Callable[[Any], str]) -> Any:
-    """A value whose texts and bytes are changed, but texts in ASCII; keys stay."""
-    if isinstance(value, bytes):
-        return change(value)
-    if isinstance(value, str):
-        return value if value.isascii() else change(value)
-    if isinstance(value, list):
-        return [with_texts(each, change) for each in value]
-    if isinstance(value, dict):
-        return {name: with_texts(each, change) for name, each in value.items()}
-    return value
-
-
 def check_suffix(path: str, read: str) -> None:
     """Raise UserError where a file's name says that it holds no text; `read` says what is read."""
     suffix = format_suffix(path)
@@ -204,14 +168,3 @@ def check_is_no_pointer(head: bytes, name: str) -> None:
     """Raise UserError where Git LFS left a pointer in place of a file's content."""
     if head.startswith(b"version https://git-lfs.github.com/spec/"):
         raise UserError(f"{name} is a pointer of Git LFS; fetch the file itself: git lfs pull")
-
-
-def _decode_mixed(data: bytes, counts: Counter[str]) -> str:
-    def read_as_windows_1252(error: UnicodeError) -> tuple[str, int]:
-        assert isinstance(error, UnicodeDecodeError)
-        counts["bytes that were not UTF-8"] += error.end - error.start
-        bad = error.object[error.start : error.end]
-        return bad.decode("cp1252", errors="replace"), error.end
-
-    codecs.register_error("bertsmith.windows_1252", read_as_windows_1252)
-    return data.decode("utf-8", errors="bertsmith.windows_1252")

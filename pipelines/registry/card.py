@@ -123,7 +123,7 @@ def _limits(kind: str, lineage: Mapping[str, Artifact]) -> str:
         sentences.append(
             f"It was pretrained on at most {examples.statistics['max_tokens']} tokens a text."
         )
-    if kind in family_names() and family(kind).form == "texts":
+    if kind in family_names() and family(kind).form in ("texts", "label_lists"):
         sentences.append("Longer texts than it reads are cut at their end.")
     return " ".join(sentences)
 

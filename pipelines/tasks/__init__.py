@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # reading a recipe asks for the families' names alone
     from bert_core.vocabulary import WordPieceTokenizer
     from pipelines.tasks.scoring.weighted import WeightedScore
 
-Form = Literal["texts", "pairs", "choices", "words", "questions", "rows"]
+Form = Literal["texts", "label_lists", "pairs", "choices", "words", "questions", "rows"]
 """What a record of labelled data holds: see `pipelines.stages.dataset.records`."""
 Item = dict[str, Any]  # by the family's schema
 

@@ -48,6 +48,12 @@ class Classification(TaskFamily):
                 f"a classifier needs at least two labels to tell apart, found {labels}; "
                 "check the label column"
             )
+        if all(map(_is_number, labels)) and any("." in label for label in labels):
+            raise UserError(
+                f"the labels are numbers with fractions ({', '.join(labels[:5])}), not classes; "
+                "learn them as numbers with dataset.family=regression, or write the classes as "
+                "names or whole numbers"
+            )
         check_classes(labels, len(train), "texts", "which column holds the label")
         check_known(self.classes_of(heldout), labels)
         return tuple(labels)
@@ -103,3 +109,11 @@ class Classification(TaskFamily):
 
 
 FAMILY = Classification()
+
+
+def _is_number(label: str) -> bool:
+    try:
+        float(label)
+    except ValueError:
+        return False
+    return True

@@ -16,6 +16,7 @@ from pipelines.tasks import (
     Answers,
     BadItemError,
     Baselines,
+    Form,
     Item,
     Items,
     Reading,
@@ -40,6 +41,7 @@ _THRESHOLD = 0.5  # from which probability on a class is answered
 class MultiLabel(TaskFamily):
     """The classes of each text, none, some or all, each for itself."""
 
+    form: Form = "label_lists"
     score = "eval/micro_f1"
     guess = "most frequent labels"
     curve: Mapping[str, str] = {

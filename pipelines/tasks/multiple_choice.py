@@ -16,7 +16,7 @@ from pipelines.config.errors import UserError
 from pipelines.tasks import Answers, BadItemError, Baselines, Form, Item, Items, Reading, TaskFamily
 from pipelines.tasks.baselines import tfidf
 from pipelines.tasks.encoding.sequences import Sequences
-from pipelines.tasks.encoding.texts import outputs
+from pipelines.tasks.encoding.texts import check_texts, outputs
 from pipelines.tasks.scoring.weighted import WeightedScore, mean
 
 _WRONG = 10  # answers that a report shows
@@ -35,25 +35,22 @@ class Choices(TaskFamily):
     )
 
     def item(self, record: Mapping[str, Any]) -> Item:
-        """A question with its choices and the index of the right one, from 0.
+        """A text with its choices and the index of the right one, from 0.
 
-        Raises BadItemError where there are not two choices, or the label names none of them, or
-        two.
+        Raises BadItemError where there are not two choices, or the label is no index of them.
         """
-        choices, label = list(record["choices"]), record["label"]
-        if len(choices) < 2:
-            raise BadItemError("have at least two choices", str(len(choices)))
-        if not all(choices):
-            raise BadItemError("have a text in each of its choices", "one without")
-        names = list(record.get("names", ()))
-        if names and len(names) != len(choices):
+        check_texts(record, "text")
+        choices, label = record["choices"], record["label"]
+        if not isinstance(choices, list) or len(choices) < 2:
+            raise BadItemError("have a list of at least two choices", f"{choices!r:.60}")
+        if not all(isinstance(choice, str) and choice for choice in choices):
+            raise BadItemError("have a text in each of its choices", f"{choices!r:.60}")
+        if not (isinstance(label, str) and label.isdecimal() and int(label) < len(choices)):
             raise BadItemError(
-                "have a name for each of its choices, or for none", f"{len(names)} of them"
+                "have the index of the right choice, from 0, as its label",
+                f"{str(label)[:60]!r} for {len(choices)} choices",
             )
-        answer = _number(label, names) if isinstance(label, int) else _index(label, choices, names)
-        if not 0 <= answer < len(choices):
-            raise _no_choice(label, choices)
-        return {"text": record["text"], "choices": choices, "answer": answer}
+        return {"text": record["text"], "choices": choices, "answer": int(label)}
 
     def labels(self, train: Sequence[Item], heldout: Sequence[Item]) -> tuple[str, ...]:
         """No classes; raises UserError where questions have different numbers of choices."""
@@ -115,38 +112,3 @@ FAMILY = Choices()
 def _encoded(items: Items, tokenizer: WordPieceTokenizer, max_tokens: int) -> EncodedTexts:
     pairs = [(item["text"], choice) for item in items.rows for choice in item["choices"]]
     return encode_texts(tokenizer, pairs, max_tokens)
-
-
-def _number(label: int, names: Sequence[str]) -> int:
-    """Which choice a number names: by the choice's own number, or else it is its index from 0."""
-    return names.index(str(label)) if str(label) in names else label
-
-
-def _index(label: str, choices: Sequence[str], names: Sequence[str]) -> int:
-    """Which choice a text names: by what the choices are called, or by whatever else it can be."""
-    if label in names:
-        return names.index(label)
-    found: dict[str, int] = {}
-    if label in choices:
-        found["the text"] = choices.index(label)
-    if not names and label.isdecimal() and int(label) < len(choices):
-        found["the index from 0"] = int(label)
-    letter = ord(label.upper()) - ord("A") if len(label) == 1 and label.isascii() else -1
-    if not names and 0 <= letter < len(choices):
-        found["the letter"] = letter
-    if not found:
-        raise _no_choice(label, choices)
-    if len(set(found.values())) > 1:
-        said = " and ".join(f"{how} of {choices[place]!r}" for how, place in found.items())
-        raise BadItemError(
-            "have a label that means one choice alone (in JSON and Parquet a number is an index)",
-            f"{label[:60]!r}, {said[:120]},",
-        )
-    return next(iter(found.values()))
-
-
-def _no_choice(label: int | str, choices: Sequence[str]) -> BadItemError:
-    return BadItemError(
-        "have a choice's index from 0, its letter or its text as its label",
-        f"{str(label)[:60]!r} for {len(choices)} choices",
-    )

@@ -58,11 +58,15 @@ class SentenceEmbedding(TaskFamily):
         A pair without a label belongs together. A -1 is no similarity: it marks a hidden or missing
         class of natural language inference.
         """
-        check_texts(record, "text", "second_text", "other_text", "label")
+        check_texts(record, "text", "second_text", "negative", "label")
         if not record["second_text"]:
             raise BadItemError("have both texts of its pair", "an empty second one")
-        label = record["label"]
-        texts = {name: record[name] or None for name in ("text", "second_text", "other_text")}
+        label = record.get("label")
+        texts = {
+            "text": record["text"],
+            "second_text": record["second_text"],
+            "other_text": record.get("negative") or None,
+        }
         if label is None or label.lower() in _CLASSES:
             value = 1.0 if label is None else _CLASSES[label.lower()]
             return {**texts, "value": value, "is_number": False}

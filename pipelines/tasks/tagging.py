@@ -51,7 +51,11 @@ class Tagging(TaskFamily):
 
         Likewise for a word without a tag, and for tags without names.
         """
-        words, tags = list(record["words"]), list(record["tags"])
+        words, tags = record["words"], record["tags"]
+        if not isinstance(words, list) or not isinstance(tags, list):
+            raise BadItemError("have a list of words and one of tags", f"{words!r:.60}")
+        if not all(isinstance(word, str) for word in words):
+            raise BadItemError("have texts as its words", f"{words!r:.60}")
         if len(words) != len(tags):
             raise BadItemError("have a tag for every word", f"{len(tags)} for {len(words)}")
         if not words:

@@ -1,5 +1,6 @@
 """What `auto` means in a fine-tuning: epochs by the number of items, a head by the encoder."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,8 @@ def dataset(context: StageContext, folder: Path, family: str = "classification")
     else:
         path.write_text("text,label\n" + "good one,x\nbad one,y\n" * 20)
         path = path.rename(path.with_suffix(".csv"))
-    source = {"kind": "labelled_file", "path": str(path), "heldout_path": str(path)}
+    heldout = shutil.copy(path, path.with_stem("heldout"))
+    source = {"kind": "labelled_file", "path": str(path), "heldout_path": str(heldout)}
     settings: dict[str, Any] = {"family": family, "source": source}
     return build_dataset(DatasetSettings.model_validate(settings), None, context)
 

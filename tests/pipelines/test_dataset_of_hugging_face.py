@@ -19,8 +19,8 @@ from pipelines.tasks import family
 
 PAIRS = Features(
     {
-        "sentence1": Value("string"),
-        "sentence2": Value("string"),
+        "text": Value("string"),
+        "second_text": Value("string"),
         "label": ClassLabel(names=["not_equivalent", "equivalent"]),
         "idx": Value("int32"),
     }
@@ -32,8 +32,8 @@ def rows(count: int, first: int = 0) -> Dataset:
     numbers = range(first, first + count)
     return Dataset.from_dict(
         {
-            "sentence1": [f"first {n}" for n in numbers],
-            "sentence2": [f"second {n}" for n in numbers],
+            "text": [f"first {n}" for n in numbers],
+            "second_text": [f"second {n}" for n in numbers],
             "label": [n % 2 for n in numbers],
             "idx": list(numbers),
         },
@@ -95,10 +95,10 @@ def test_a_folder_of_data_files_is_a_data_set(tmp_path: Path) -> None:
 
 def test_tags_have_names(tmp_path: Path) -> None:
     features = Features(
-        {"tokens": List(Value("string")), "ner_tags": List(ClassLabel(names=["O", "B-PER"]))}
+        {"words": List(Value("string")), "tags": List(ClassLabel(names=["O", "B-PER"]))}
     )
     found = Dataset.from_dict(
-        {"tokens": [["Ada", "wrote", str(n)] for n in range(30)], "ner_tags": [[1, 0, 0]] * 30},
+        {"words": [["Ada", "wrote", str(n)] for n in range(30)], "tags": [[1, 0, 0]] * 30},
         features=features,
     )
     found.save_to_disk(str(tmp_path / "ner"))
@@ -111,7 +111,7 @@ def test_questions_are_read_as_squad_has_them_on_the_hub(tmp_path: Path) -> None
     found = Dataset.from_dict(
         {
             "id": [str(n) for n in range(30)],
-            "title": ["t"] * 30,
+            "title": [f"t {n // 2}" for n in range(30)],
             "context": [f"{context} {n}" for n in range(30)],
             "question": [f"Who wrote {n}?" for n in range(30)],
             "answers": [{"text": ["Grace Hopper"], "answer_start": [18]}] * 30,
@@ -119,6 +119,9 @@ def test_questions_are_read_as_squad_has_them_on_the_hub(tmp_path: Path) -> None
     )
     found.save_to_disk(str(tmp_path / "squad"))
     dataset = built(tmp_path, "question_answering", dataset=str(tmp_path / "squad"))
+    train, heldout = ({int(row["id"]) // 2 for row in read_items(dataset, split).rows}
+                      for split in ("train", "heldout"))  # fmt: skip
+    assert not train & heldout  # an article is on one side
     row = read_items(dataset, "train").rows[0]
     assert (row["answers"], row["starts"]) == (["Grace Hopper"], [18])
 
@@ -144,14 +147,14 @@ def of_file(path: Path, family_name: str, **settings: Any) -> list[dict[str, Any
 def test_one_parquet_file_of_a_data_set_knows_the_names_of_its_classes(tmp_path: Path) -> None:
     path = tmp_path / "mrpc.parquet"
     rows(4).map(lambda row: {"label": -1 if row["idx"] == 3 else row["label"]}).to_parquet(path)
-    with pytest.raises(UserError, match="must have a label, found 'none' in line 4"):
+    with pytest.raises(UserError, match="must have a label, found none in row 4"):
         of_file(path, "classification")
     found = of_file(path, "classification", bad_items="skip")
     assert [item["label"] for item in found] == ["not_equivalent", "equivalent", "not_equivalent"]
     features = Features(
-        {"tokens": List(Value("string")), "ner_tags": List(ClassLabel(names=["O", "B-PER"]))}
+        {"words": List(Value("string")), "tags": List(ClassLabel(names=["O", "B-PER"]))}
     )
-    tagged = {"tokens": [["Ada", "wrote"]], "ner_tags": [[1, 0]]}
+    tagged = {"words": [["Ada", "wrote"]], "tags": [[1, 0]]}
     Dataset.from_dict(tagged, features=features).to_parquet(tmp_path / "ner.parquet")
     assert of_file(tmp_path / "ner.parquet", "tagging")[0]["tags"] == ["B-PER", "O"]
 
@@ -159,16 +162,16 @@ def test_one_parquet_file_of_a_data_set_knows_the_names_of_its_classes(tmp_path:
 def test_the_class_of_an_answer_is_its_index(tmp_path: Path) -> None:
     features = Features(
         {
-            "question": Value("string"),
+            "text": Value("string"),
             "choices": List(Value("string")),
-            "answer": ClassLabel(names=["A", "B", "C"]),
+            "label": ClassLabel(names=["A", "B", "C"]),
         }
     )
-    row = {"question": ["x"] * 20, "choices": [["C", "A", "B"]] * 20, "answer": [2] * 20}
+    row = {"text": ["x"] * 20, "choices": [["C", "A", "B"]] * 20, "label": [2] * 20}
     found = Dataset.from_dict(row, features=features)
     found.to_parquet(tmp_path / "mmlu.parquet")
     assert of_file(tmp_path / "mmlu.parquet", "multiple_choice")[0]["answer"] == 2
-    found = found.map(lambda row, index: {"question": f"x {index}"}, with_indices=True)
+    found = found.map(lambda row, index: {"text": f"x {index}"}, with_indices=True)
     found.save_to_disk(str(tmp_path / "mmlu"))
     dataset = built(tmp_path, "multiple_choice", dataset=str(tmp_path / "mmlu"))
     assert read_items(dataset, "train").rows[0]["answer"] == 2
@@ -189,13 +192,13 @@ def test_features_that_cannot_be_understood_are_one_sentence(tmp_path: Path) -> 
         ({"heldout_split": "dev"}, "no split dev"),
         ({"heldout_split": "train"}, "split and heldout_split are both train"),
         ({"dataset": ""}, "needs the name of a dataset"),
-        ({"label_column": "answer"}, "has no column 'answer', found sentence1, sentence2"),
+        ({"label_column": "answer"}, "has no column 'answer', only text, second_text"),
     ],
 )
 def test_a_mistake_is_told_before_anything_is_built(
     changes: dict[str, str], message: str, copy: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(ValueError, match=message):
         built(tmp_path, **({"dataset": str(copy)} | changes))
     assert not (tmp_path / "store").exists()
 
@@ -204,6 +207,13 @@ def test_a_saved_split_has_no_other_one(tmp_path: Path) -> None:
     rows(20).save_to_disk(str(tmp_path / "one"))
     with pytest.raises(UserError, match="holds a single split"):
         built(tmp_path, dataset=str(tmp_path / "one"), heldout_split="validation")
+
+
+def test_a_data_set_of_csv_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "train.csv").write_text("text,label\nNone,01\n" * 20)
+    with pytest.raises(UserError, match=r"is made of CSV files, whose values .* give the files"):
+        built(tmp_path, dataset=str(tmp_path / "files"))
 
 
 def test_no_network_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ def evaluate(
             raise UserError("--json requires --model")
         execute("evaluate", choice, show_recipe=False)
         return
-    labels = _labels_for_model(choice)
+    _labels_for_model(choice)
     tracker = tracker_of(choice.home)
     from pipelines.inference.model_evaluation import evaluate_file
 
@@ -56,8 +56,6 @@ def evaluate(
         context_of(choice.home).store,
     )
     say(f"model: {model_address(report['model'])}")
-    for sentence in report["columns"]:
-        say(f"{labels}: {sentence}")
     if as_json:
         print(json.dumps({**figures, **report}, ensure_ascii=False))
         return

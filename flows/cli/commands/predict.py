@@ -1,9 +1,8 @@
 """The command that asks a model of any family, on a table, texts or whole files."""
 
-import io
 import json
+import re
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -17,6 +16,8 @@ from pipelines.tasks import family_module, family_names, family_title, is_own
 if TYPE_CHECKING:
     from pipelines.inference.answers import Asked
 
+# What Python makes of an argument's bytes that are not of the terminal's encoding.
+_ESCAPED_BYTE: Final = re.compile("[\udc80-\udcff]")
 # Commands of earlier versions and the kinds of models they asked; they run `predict` now.
 EARLIER: Final = {
     "tag": ("tagging",),
@@ -115,6 +116,8 @@ def predict(
         raise UserError("--json prints answers, and --out writes them; leave out one of them")
     if texts and file is not None:
         raise UserError("give either texts or --file")
+    if any(_ESCAPED_BYTE.search(text) for text in texts or ()):
+        raise UserError("a text is not UTF-8; set the terminal to UTF-8, or give a file")
     # A mistake in what is asked ends here, before torch is imported.
     from pipelines.inference.tables import check_output, read_table
 
@@ -134,8 +137,6 @@ def predict(
         from pipelines.registry.opening import opened
 
         opened_model = opened(folder)
-    from pipelines.io.text import restored
-
     question = question_for(opened_model[0], called)
     if no_answer_above is not None and "null_lead" not in question.answers:
         raise UserError(f"--no-answer-above is for question answering, {called} is no such model")
@@ -145,8 +146,7 @@ def predict(
             columns = (f"{name} is its column {own!r}" for name, own in asked.taken.items())
             say(f"{file}: {', '.join(columns)}")
     else:
-        given = [restored(text, Counter()) for text in texts or ()]  # of a shell's other bytes
-        asked = asked_of_texts(question, given) if texts else asked_of_lines(question, lines)
+        asked = asked_of_texts(question, texts) if texts else asked_of_lines(question, lines)
     answers = answer_all(opened_model, asked.columns, _ignore if out is None else _watch)
     if no_answer_above is not None:
         answers["answer"] = [
@@ -176,9 +176,12 @@ def _lines_of_standard_input() -> list[str]:
             "there is no text; give it as an argument, with --file, or on standard input"
         )
     from pipelines.inference.tables import text_lines
+    from pipelines.io.text import check_is_text, decoded
 
-    data = io.BytesIO(sys.stdin.buffer.read())
-    lines = [line for _, line in text_lines(data, "standard input")]
+    data = sys.stdin.buffer.read()
+    check_is_text(data, "standard input")
+    text = decoded(data, "standard input")
+    lines = [line for _, line in text_lines(text.split("\n"))]
     if not lines:
         raise UserError("standard input holds no text")
     return lines

@@ -1,115 +1,81 @@
-"""CoNLL's columns: a word a line, white space between its columns, an empty line after a sentence.
+"""CoNLL's columns: a word and its tag a line, an empty line after a sentence.
 
-The first column holds the word and the last one its tag, unless the settings say otherwise, in any
-number of columns. `-DOCSTART-` lines and comments of Universal Dependencies ("# text = …") are no
-words; "# O" is one where O is a tag. Of CoNLL-U's ten columns the lines that stand for several
-words together ("1-2 don't") or for none that was written ("8.1") are left out and counted. Where a
-file has tabs, they alone part its columns: words with spaces are words.
+Tabs separate the columns of a line that has any, and blanks those of the others; no other white
+space does. The word is in the first column and the tag in the last, unless the settings name others
+by their number. `-DOCSTART-` lines are passed over. CoNLL-U is another format, and refused.
 """
 
 import re
-from collections.abc import Callable, Iterator
-from typing import IO, Final, NamedTuple
+from collections.abc import Iterator
+from typing import Final
 
 from pipelines.config.errors import UserError
-from pipelines.io.records import BadRow, opened
-from pipelines.io.text import Tally, check_is_text, restored
-from pipelines.stages.dataset.records import Record
+from pipelines.io.tables import Skip
+from pipelines.io.text import open_text
 from pipelines.stages.dataset.settings import LabelledFile
 
 _DOCUMENT: Final = "-DOCSTART-"
-_HEAD_BYTES: Final = 65536
+_BLANKS: Final = re.compile(" +")
 _CONLL_U_WIDTH: Final = 10
-_NO_WORD: Final = re.compile(r"\d+[-.]\d+")  # a range of words or an empty node, in front
-_COMMENT: Final = re.compile(r"#\s*[^\s=]+\s*=(\s|$)")  # a key and its value
+_CONLL_U_NUMBER: Final = re.compile(r"\d+([-.]\d+)?")
+_COMMENT: Final = re.compile(r"# *\S+ *= ")  # "# sent_id = 1"
 
 
-class _Line(NamedTuple):
-    number: int
-    text: str
-    cells: list[str]
-    is_leading: bool  # before the first word of a sentence, and begun like a comment
+def tagged_sentences(
+    path: str, settings: LabelledFile, skip: Skip
+) -> Iterator[tuple[int, list[str], list[str]]]:
+    """Of each sentence the number of its first line, its words and its tags.
 
-
-def conll_records(
-    path: str,
-    settings: LabelledFile,
-    tally: Tally,
-    refuse: Callable[[BadRow], None],
-    head_bytes: int | None,
-) -> Iterator[Record]:
-    """Sentences with their words and tags.
-
-    A line that is none is given to `refuse`; its sentence is left out where that returns. Raises
-    UserError for a column that no line has.
+    A line that is none goes to `skip`, and its sentence is left out where that returns. Raises
+    UserError for a column that the lines do not have, and for CoNLL-U.
     """
-    sentences = _sentences(path, tally, head_bytes)
-    lines = [line for sentence in sentences for line in sentence if not line.is_leading]
-    if not lines:
-        return
-    width = len(lines[0].cells)
-    word_at, tag_at = (
-        _column(column, usual, width, path)
-        for column, usual in ((settings.text_column, 0), (settings.label_column, width - 1))
-    )
-    tags = {line.cells[tag_at].strip() for line in lines if len(line.cells) == width}
-
-    def is_word(line: _Line) -> bool:
-        """Not a comment: a line that begins like one is the word # with a tag that others have."""
-        if not line.is_leading:
-            return True
-        is_whole = len(line.cells) == width and not _COMMENT.match(line.text)
-        return is_whole and line.cells[tag_at].strip() in tags
-
-    def fault(line: _Line) -> BadRow | None:
-        if len(line.cells) != width or width < 2:
-            found = f"found {len(line.cells)} columns, not {max(2, width)}: {line.text[:60]!r}"
-            return BadRow(line.number, "lines with another number of columns", found)
-        if not line.cells[tag_at].strip():
-            found = f"found no tag for its word: {line.text[:60]!r}"
-            return BadRow(line.number, "words without a tag", found)
-        return None
-
-    # What breaks off at the end of a head is no sentence.
-    for sentence in sentences if head_bytes is None else sentences[:-1]:
-        words = list(filter(is_word, sentence))
-        first_fault = next(filter(None, map(fault, words)), None)
-        if first_fault is not None:
-            refuse(first_fault)
-        elif words:
-            fields = {
-                "words": [line.cells[word_at].strip() for line in words],
-                "tags": [line.cells[tag_at].strip() for line in words],
-            }
-            yield Record(f"line {words[0].number:,}", "", fields)
-
-
-def _sentences(path: str, tally: Tally, head_bytes: int | None) -> list[list[_Line]]:
-    """The lines between empty ones, and those that the file ends with, however few."""
-    with opened(path) as stream:
-        head = stream.read(_HEAD_BYTES)
-        check_is_text(head, path)
-        stream.seek(0)
-        separator = "\t" if b"\t" in head else None
-        sentences: list[list[_Line]] = [[]]
-        for number, raw in enumerate(_limited(stream, head_bytes), start=1):
-            text = restored(raw.decode("utf-8-sig", "surrogateescape"), tally.repaired)
-            text = text.rstrip("\r\n")
-            if not text.strip():
-                sentences.append([])
+    with open_text(path, settings.encoding) as lines:
+        width, first, is_whole = 0, 0, True
+        word_at = tag_at = 0
+        words: list[str] = []
+        tags: list[str] = []
+        for number, line in enumerate(lines, start=1):
+            text = line.strip("\r\n")
+            if not text.strip("\t "):
+                if words and is_whole:
+                    yield first, words, tags
+                words, tags, is_whole = [], [], True
                 continue
             if text.startswith(_DOCUMENT):
                 continue
-            cells = text.split(separator)
-            if separator and len(cells) == 1:
-                cells = text.split()
-            if len(cells) == _CONLL_U_WIDTH and _NO_WORD.fullmatch(cells[0]):
-                tally.dropped["ranges of words and empty nodes of CoNLL-U"] += 1
-                continue
-            is_first = all(line.is_leading for line in sentences[-1])
-            is_leading = is_first and text.startswith("# ")
-            sentences[-1].append(_Line(number, text, cells, is_leading))
-    return sentences
+            cells = text.split("\t") if "\t" in text else _BLANKS.split(text.strip(" "))
+            if not width and not _COMMENT.match(text):
+                width = len(cells)
+                word_at = _column(settings.text_column, 0, width, path)
+                tag_at = _column(settings.label_column, width - 1, width, path)
+            fault = _fault(text, cells, width, word_at, tag_at, path, number)
+            if fault and is_whole:
+                skip(number, fault)
+                is_whole = False
+            elif is_whole:
+                first = number if not words else first
+                words.append(cells[word_at].strip(" "))
+                tags.append(cells[tag_at].strip(" "))
+        if words and is_whole:
+            yield first, words, tags
+
+
+def _fault(
+    text: str, cells: list[str], width: int, word_at: int, tag_at: int, path: str, number: int
+) -> str:
+    """What is wrong with a line; nothing, mostly."""
+    if _COMMENT.match(text):
+        return f"is a comment, of which CoNLL's columns have none: {text[:60]!r}"
+    if len(cells) == _CONLL_U_WIDTH and _CONLL_U_NUMBER.fullmatch(cells[0]):
+        raise UserError(
+            f"line {number:,} of {path} is CoNLL-U; write a file of two columns with the FORM and "
+            "the tag of every word, such as its UPOS"
+        )
+    if len(cells) != width or width < 2:
+        return f"has {len(cells)} columns, not {max(2, width)}: {text[:60]!r}"
+    if not cells[word_at].strip(" ") or not cells[tag_at].strip(" "):
+        return f"has no {'tag' if cells[word_at].strip(' ') else 'word'}: {text[:60]!r}"
+    return ""
 
 
 def _column(named: str, usual: int, width: int, path: str) -> int:
@@ -122,13 +88,3 @@ def _column(named: str, usual: int, width: int, path: str) -> int:
             "correct text_column or label_column"
         )
     return int(named) - 1
-
-
-def _limited(stream: IO[bytes], head_bytes: int | None) -> Iterator[bytes]:
-    """The lines of a stream, or those that begin in its first bytes."""
-    num_read = 0
-    for line in stream:
-        yield line
-        num_read += len(line)
-        if head_bytes is not None and num_read >= head_bytes:
-            return

@@ -1,35 +1,41 @@
 """Labelled items of a family: read, checked one by one, refused or left out, and divided.
 
-What a recipe names as such items is inspected before a run begins.
+What a recipe names as such items is looked at before a run begins.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from fsspec.core import url_to_fs
 
 from bert_core.randomness import random_bits, uniform
 from pipelines.config.errors import UserError
-from pipelines.io.files import compression_of, reached, require_answer
-from pipelines.io.records import BadRow, opened
-from pipelines.io.text import Tally
-from pipelines.stages.dataset.conll import conll_records
-from pipelines.stages.dataset.hugging_face import num_bytes_of, resolved, rows_of_split
-from pipelines.stages.dataset.records import Record, format_of, squad_records
+from pipelines.io.files import open_binary, reached, require_answer
+from pipelines.io.hugging_face import commit_of, name_of
+from pipelines.io.tables import delimiter_of
+from pipelines.stages.dataset.records import (
+    Source,
+    file_format,
+    records_of_file,
+    records_of_split,
+)
 from pipelines.stages.dataset.settings import (
     CorpusSourceLabels,
     DatasetSettings,
     LabelledDataset,
     LabelledFile,
 )
-from pipelines.stages.dataset.tables import rows_of_file, table_records
 from pipelines.tasks import BadItemError, Item, Items, TaskFamily, family
 
-_SKIP = ", or leave such items out with dataset.source.bad_items=skip"
-_MAX_PLACES = 20  # of items that were left out or occur twice, which are listed
+_SKIP: Final = ", or leave such items out with dataset.source.bad_items=skip"
+_MAX_PLACES: Final = 20  # of items that were left out or occur twice, which are listed
+_ITEMS_INSPECTED: Final = 5000  # of a large file or split, before a run begins
+_BLOCK_BYTES: Final = 2**20
 
 
 class Grouped(NamedTuple):
@@ -48,19 +54,18 @@ class Parts(NamedTuple):
 
 @dataclass(slots=True)
 class LeftOut:
-    """Items that cannot be learned from: how many for which reason, and where some are.
+    """Items that cannot be read or learned from: how many for which reason, and where some are.
 
     Equal items are counted too, but kept: a person's own parts may hold them on purpose.
     """
 
-    tally: Tally = field(default_factory=Tally)
+    dropped: Counter[str] = field(default_factory=Counter)
     places: list[str] = field(default_factory=list)
     num_duplicates: int = 0
     duplicates: list[str] = field(default_factory=list)
-    columns: list[str] = field(default_factory=list)  # which of each table were taken for what
 
-    def add(self, must: str, place: str) -> None:
-        self.tally.dropped[f"items that do not {must}"] += 1
+    def add(self, reason: str, place: str) -> None:
+        self.dropped[reason] += 1
         if len(self.places) < _MAX_PLACES:
             self.places.append(place)
 
@@ -71,42 +76,41 @@ class LeftOut:
 
     def to_json(self) -> dict[str, Any]:
         """Counts, and the places where there are any."""
-        columns = list(dict.fromkeys(self.columns))  # mostly the same in both parts
-        lists = {"left_out": self.places, "duplicate_items": self.duplicates, "columns": columns}
+        lists = {"left_out": self.places, "duplicate_items": self.duplicates}
         return {
-            **self.tally.to_json(),
+            "dropped": dict(sorted(self.dropped.items())),
             "duplicates": self.num_duplicates,
             **{name: entries for name, entries in lists.items() if entries},
         }
 
 
 def read_labelled(
-    part: str,
-    family: TaskFamily,
-    source: LabelledFile | LabelledDataset,
-    left_out: LeftOut,
-    *,
-    limit: int | None = None,
+    part: str, family: TaskFamily, source: Source, left_out: LeftOut, *, limit: int | None = None
 ) -> list[Grouped]:
-    """The items of a part of `source` in their order; what is mended or left out is counted.
+    """The items of a part of `source` in their order; what is left out is counted.
 
-    `part` is the path of a file, or the name of a dataset's split. `limit` is the number of bytes
-    to read of a file, if its format allows, or of rows of a split. Raises UserError, naming the
-    place, for a record that cannot be read, and by the rule of `source.bad_items` for one that
-    cannot be learned from.
+    `part` is the path of a file, or the name of a dataset's split, of which at most `limit` records
+    are read. Raises UserError, naming the place, for a record that cannot be read or learned from,
+    unless `source.bad_items` says to skip it.
     """
+
+    def skip(line: int, fault: str) -> None:
+        if source.bad_items == "refuse":
+            raise UserError(f"line {line:,} of {part} {fault}; correct or remove it{_SKIP}")
+        left_out.add("rows that cannot be read", f"line {line:,} of {part}")
+
     if isinstance(source, LabelledDataset):
         path = f"{source.dataset}, split {part}"
-        rows = rows_of_split(source, part, family.form, limit)
-        say = left_out.columns.append
-        records = table_records(rows, family.form, source, path, left_out.tally, say)
+        records = records_of_split(source, part, family.form)
     else:
         path = part
-        records = _file_records(path, family, source, left_out, limit)
-    found: list[Grouped] = []
+        records = records_of_file(part, family.form, source, skip)
+    items: list[Grouped] = []
     places: dict[str, str] = {}  # where each item stood first
-    for record in records:
+    for record in islice(records, limit):
         try:
+            if record.fields.get("text") == "" and family.form != "rows":
+                raise BadItemError("have a text", "none")
             item = family.item(record.fields)
         except BadItemError as error:
             if source.bad_items == "refuse":
@@ -114,35 +118,36 @@ def read_labelled(
                     f"every item of {path} must {error.must}, found {error.found} in "
                     f"{record.place}; correct or remove it{_SKIP}"
                 ) from error
-            left_out.add(error.must, f"{record.place} of {path}")
+            left_out.add(f"items that do not {error.must}", f"{record.place} of {path}")
             continue
         first = places.setdefault(repr(item), record.place)
         if first != record.place:
             left_out.add_duplicate(f"{record.place} of {path}", first)
-        found.append(Grouped(record.group or family.group(item), item))
-    if not found:
+        items.append(Grouped(record.group or family.group(item), item))
+    if not items:
         raise UserError(f"{path} holds no labelled items")
-    return found
+    return items
 
 
 def read_parts(
-    source: LabelledFile | LabelledDataset,
-    family: TaskFamily,
-    left_out: LeftOut,
-    *,
-    limit: int | None = None,
+    source: Source, family: TaskFamily, left_out: LeftOut, *, limit: int | None = None
 ) -> Parts:
     """The items of a source as it divides them, or with a share of them held out."""
     train, heldout = source.parts
     items = read_labelled(train, family, source, left_out, limit=limit)
     if not heldout:
-        return _divide(items, source.heldout_fraction, source.seed)
+        return divided(items, family, source.heldout_fraction, source.seed)
     others = read_labelled(heldout, family, source, left_out, limit=limit)
     return Parts([each.item for each in items], [each.item for each in others])
 
 
 def with_labels(parts: Parts, family: TaskFamily) -> tuple[Items, Items]:
     """Both parts with their labels; raises UserError where a model could not be trained on them."""
+    if not parts.train:
+        raise UserError(
+            f"all {len(parts.heldout)} items belong together and are held out; give others, or set "
+            "another seed of the split"
+        )
     labels = family.labels(parts.train, parts.heldout)
     if not parts.heldout:
         raise UserError(
@@ -152,40 +157,101 @@ def with_labels(parts: Parts, family: TaskFamily) -> tuple[Items, Items]:
     return Items(parts.train, labels), Items(parts.heldout, labels)
 
 
-def _divide(items: Sequence[Grouped], heldout_fraction: float, seed: int) -> Parts:
-    """Hold items out by the group they belong to, so that none is on both sides."""
-    digests = b"".join(hashlib.sha256(each.group.encode()).digest()[:8] for each in items)
+def divided(
+    items: Sequence[Grouped], family: TaskFamily, heldout_fraction: float, seed: int
+) -> Parts:
+    """Hold items out by the group they belong to, so that none is on both sides.
+
+    A class that would be held out alone is trained on: its first group moves.
+    """
+    groups = _joined_groups(items)
+    digests = b"".join(hashlib.sha256(group.encode()).digest()[:8] for group in groups)
     draws = uniform(random_bits(seed, "split", np.frombuffer(digests, dtype="<u8")))
-    is_heldout = (draws < heldout_fraction).tolist()
+    is_heldout: list[bool] = (draws < heldout_fraction).tolist()
+    known = family.classes_of([
+        each.item for each, held_out in zip(items, is_heldout, strict=True) if not held_out
+    ])  # fmt: skip
+    for place, each in enumerate(items):
+        if is_heldout[place] and family.classes_of([each.item]) - known:
+            for other, group in enumerate(groups):
+                if group == groups[place]:
+                    is_heldout[other] = False
+                    known |= family.classes_of([items[other].item])
     parts = Parts([], [])
     for each, held_out in zip(items, is_heldout, strict=True):
         parts[int(held_out)].append(each.item)
     return parts
 
 
-def _file_records(
-    path: str, family: TaskFamily, source: LabelledFile, left_out: LeftOut, head_bytes: int | None
-) -> Iterator[Record]:
-    def refuse(row: BadRow) -> None:
-        """By the rule for items that cannot be learned from."""
-        if source.bad_items == "refuse":
-            raise row.refusal(path, advice=_SKIP)
-        left_out.add(f"count as records ({row.reason})", f"line {row.line:,} of {path}")
-
-    file_format = format_of(path, family.form)
-    if file_format == "conll":
-        return conll_records(path, source, left_out.tally, refuse, head_bytes)
-    if file_format == "squad":
-        return squad_records(path)
-    rows = rows_of_file(path, family.form, refuse, head_bytes)
-    say = left_out.columns.append
-    return table_records(rows, family.form, source, path, left_out.tally, say)
+def num_in_train(parts: Parts, family: TaskFamily) -> int:
+    """How many held-out items belong to what is trained on, as `divided` groups them."""
+    every = [Grouped(family.group(item), item) for part in parts for item in part]
+    groups = _joined_groups(every)
+    trained = set(groups[: len(parts.train)])
+    return sum(group in trained for group in groups[len(parts.train) :])
 
 
-_BYTES_INSPECTED: Final = 4 * 2**20  # read in half a second
-_ROWS_INSPECTED: Final = 1000  # of a large dataset
-_EXPANSION: Final = 8  # most that text grows by, about, when it is decompressed
-_READ_WHOLE: Final = ("squad",)  # formats without lines
+def _joined_groups(items: Sequence[Grouped]) -> list[str]:
+    """What each item belongs to: texts that differ in case and blanks alone are one.
+
+    So are the groups of pairs of the same two texts, in either order.
+    """
+    joined: dict[str, str] = {}  # a group, and an earlier one that it belongs to
+
+    def first_of(group: str) -> str:
+        while group in joined:
+            group = joined[group]
+        return group
+
+    groups = [_folded(each.group) for each in items]
+    of_pair: dict[tuple[str, ...], str] = {}
+    for each, group in zip(items, groups, strict=True):
+        if each.item.get("second_text"):
+            pair = tuple(sorted((_folded(each.item["text"]), _folded(each.item["second_text"]))))
+            ours, theirs = first_of(group), first_of(of_pair.setdefault(pair, group))
+            if ours != theirs:
+                joined[ours] = theirs
+    return [first_of(group) for group in groups]
+
+
+def _folded(text: str) -> str:
+    return " ".join(text.casefold().split())
+
+
+def resolved(source: LabelledDataset) -> LabelledDataset:
+    """The same dataset at one commit; raises UserError where it is not found."""
+    if source.heldout_split and (Path(source.dataset) / "state.json").is_file():
+        raise UserError(
+            f"{source.dataset} holds a single split; leave out dataset.source.heldout_split: "
+            "a share of the items is held out"
+        )
+    return source.model_copy(update={"revision": commit_of(source.dataset, source.revision)})
+
+
+def inputs_of(source: Source, family: TaskFamily) -> dict[str, str]:
+    """What decides the records of a source: its files' bytes and how they are parsed, or a commit.
+
+    Raises UserError where a file is not there, not readable or of an unknown format.
+    """
+    if isinstance(source, LabelledDataset):
+        return {"dataset": name_of(source.dataset, source.revision)[0]}
+    inputs = name_of_file(source.path, family, source)
+    if source.heldout_path:
+        heldout = name_of_file(source.heldout_path, family, source)
+        inputs |= {f"heldout_{name}": value for name, value in heldout.items()}
+    return inputs
+
+
+def name_of_file(path: str, family: TaskFamily, source: LabelledFile) -> dict[str, str]:
+    """What decides the records of a file: its bytes, decompressed, and how they are parsed."""
+    parsing = file_format(path, family.form, source.delimiter)
+    if parsing == "delimited":
+        parsing = f"delimiter {delimiter_of(path, source)!r}"
+    digest = hashlib.sha256()
+    with open_binary(path) as stream:
+        while block := stream.read(_BLOCK_BYTES):
+            digest.update(block)
+    return {"file": digest.hexdigest(), "format": parsing}
 
 
 def check_inputs(
@@ -193,8 +259,8 @@ def check_inputs(
 ) -> TaskFamily:
     """The family; UserError where the labelled items cannot be read, or give nothing to learn.
 
-    Of large files the head is looked at. `corpus_labels` are those that the corpus's documents
-    will get, where that is known.
+    Of many items the first ones are looked at. `corpus_labels` are those that the corpus's
+    documents will get, where that is known.
     """
     source = settings.source
     if isinstance(source, CorpusSourceLabels) and len(corpus_labels) == 1:
@@ -205,42 +271,21 @@ def check_inputs(
         )
     task = family(settings.family)
     if isinstance(source, LabelledDataset):
-        _check_dataset(source, task)
+        _check_items(resolved(source), task)
     elif isinstance(source, LabelledFile):
-        _check_files(source, task)
+        paths = [source.path, *filter(None, [source.heldout_path])]
+        for path in paths:
+            file_format(path, task.form, source.delimiter)
+            require_answer(path)
+        with reached(*paths):
+            _check_items(source, task)
     return task
 
 
-def _check_files(source: LabelledFile, task: TaskFamily) -> None:
-    paths = [source.path, *filter(None, [source.heldout_path])]
-    for path in paths:
-        format_of(path, task.form)
-        require_answer(path)
-    with reached(*paths):
-        large = [path for path in paths if _is_large(path)]
-        for path in large:
-            head = None if format_of(path, task.form) in _READ_WHOLE else _BYTES_INSPECTED
-            read_labelled(path, task, source, LeftOut(), limit=head)
-        if large:
-            return
-        parts = read_parts(source, task, LeftOut())
-    with_labels(parts, task)
-
-
-def _check_dataset(source: LabelledDataset, task: TaskFamily) -> None:
-    source = resolved(source)
-    size = num_bytes_of(source)
-    if size is None or size > _BYTES_INSPECTED:
-        read_parts(source, task, LeftOut(), limit=_ROWS_INSPECTED)
-    else:
-        with_labels(read_parts(source, task, LeftOut()), task)
-
-
-def _is_large(path: str) -> bool:
-    """Whether only its head is looked at; raises UserError where it cannot be opened."""
-    with opened(path):
-        pass
-    filesystem, plain = url_to_fs(path)
-    size = filesystem.info(plain)["size"] or 0
-    limit = _BYTES_INSPECTED // (_EXPANSION if compression_of(path) else 1)
-    return bool(size > limit)
+def _check_items(source: Source, task: TaskFamily) -> None:
+    """Look at the first items; where these are all, check that a model can learn from them."""
+    left_out = LeftOut()
+    parts = read_parts(source, task, left_out, limit=_ITEMS_INSPECTED)
+    num_read = len(parts.train) + len(parts.heldout) + sum(left_out.dropped.values())
+    if num_read < _ITEMS_INSPECTED:
+        with_labels(parts, task)

@@ -1,102 +1,226 @@
-"""Records of labelled data, whatever their format: fields by their role, their values, their place.
+"""Records of labelled data, whatever their format: fields, and where they stand.
 
-By the family's form a record has
+A column is called as the field that it holds, unless a setting names another one. By the family's
+form a record has the fields
 
-- texts: `text`, `label` or (multi-label) `labels`, and for a pair `second_text`;
-- pairs: `text`, `second_text`, `label` (None where there is no such column), `other_text` (None);
-- choices: `text`, `choices`, `label`;
-- words: `words`, `tags`;
-- questions: `id`, `question`, `context`, `answers`, `starts`;
-- rows: every column by its own name.
+| form | fields |
+|---|---|
+| texts | `text`, `second_text` where the table has it, `label` |
+| label_lists | `text`, `second_text` where the table has it, `labels` |
+| pairs | `text`, `second_text`, `label` and `negative` where the table has them |
+| choices | `text`, `choices`, `label` |
+| words | `words`, `tags` |
+| questions | `question`, `context`, `answers`; `id` and `title` where the table has them |
+| rows | every column by its own name |
 """
 
-import ast
-import hashlib
-import io
 import json
-import tokenize
-from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pipelines.config.errors import UserError
 from pipelines.io.files import format_suffix
-from pipelines.io.records import dialect_of, is_nothing, opened, without_lone_surrogates
-from pipelines.io.text import Tally, restored_in
+from pipelines.io.hugging_face import rows_of
+from pipelines.io.tables import (
+    Skip,
+    cell_text,
+    check_column,
+    is_nothing,
+    open_table,
+    table_format,
+    without_lone_surrogates,
+)
+from pipelines.io.text import open_text
+from pipelines.stages.dataset.conll import tagged_sentences
+from pipelines.stages.dataset.settings import LabelledDataset, LabelledFile
 from pipelines.tasks import Form
 
-_COLUMNS: Final = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
-_TABLES: Final = {".csv": "delimited", ".tsv": "delimited", ".txt": "delimited", **_COLUMNS}
-_TEXTS: Final = ("a CSV, TSV, JSONL or Parquet file", _TABLES)
-# By form: what is read, and how by the suffix of its name.
-_FORMATS: Final[dict[Form, tuple[str, dict[str, str]]]] = {
-    "texts": _TEXTS,
-    "pairs": _TEXTS,
-    "choices": _TEXTS,
-    "rows": _TEXTS,
-    "words": ("a file of CoNLL's columns, JSONL or Parquet", _COLUMNS),
-    "questions": ("a file of SQuAD's JSON, JSONL or Parquet", _COLUMNS | {".json": "squad"}),
-}
-_BLOCK_BYTES: Final = 2**20
-# What a structure other than SQuAD's raises where it is read as one.
-NO_SQUAD: Final = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
+if TYPE_CHECKING:  # what checks a recipe reads text, mostly
+    import pyarrow as pa
+
+ClassNames = Callable[[Any], Any]  # from the number of a class, or a list of these, to names
+Source = LabelledFile | LabelledDataset
+# By form: its fields, and the setting that names the column of each.
+_TEXT: Final = {"text": "text_column", "second_text": "second_text_column"}
+_FIELDS: Final[dict[Form, dict[str, str]]] = {
+    "texts": {**_TEXT, "label": "label_column"},
+    "label_lists": {**_TEXT, "labels": "label_column"},
+    "pairs": {**_TEXT, "label": "label_column"},
+    "choices": {"text": "text_column", "label": "label_column"},
+    "words": {"words": "text_column", "tags": "label_column"},
+    "questions": {
+        "question": "text_column", "context": "second_text_column", "answers": "label_column"
+    },
+    "rows": {},
+}  # fmt: skip
+_OPTIONAL: Final = {
+    ("texts", "second_text"), ("label_lists", "second_text"), ("pairs", "label"),
+}  # fmt: skip
+_SETTINGS: Final = ("text_column", "second_text_column", "label_column", "choice_columns")
+_FEATURES: Final = b"huggingface"  # under which `datasets` describes the columns of a Parquet file
 
 
 class Record(NamedTuple):
-    """One record of a file."""
+    """One record: where it is ("line 7", "question 5733"), what it belongs to, its fields."""
 
-    place: str  # where it is: "line 7", "question 5733"
-    group: str  # what it belongs to; empty: the family says
+    place: str
+    group: str  # empty: the family says
     fields: dict[str, Any]
 
 
-def format_of(path: str, form: Form) -> str:
-    """`delimited`, `jsonl`, `parquet`, `conll` or `squad`, by form and suffix.
+def file_format(path: str, form: Form, delimiter: str | None = None) -> str:
+    """`delimited`, `jsonl`, `parquet`, `arrow`, `conll` or `squad`, by form and suffix.
 
     Raises UserError for a suffix that the form is not read from.
     """
-    wanted, by_suffix = _FORMATS[form]
     if not path:
-        raise UserError(f"dataset.source.path is empty; name {wanted}")
-    found = by_suffix.get(format_suffix(path), "conll" if form == "words" else "")
-    if not found:
+        raise UserError("dataset.source.path is empty; name a file of labelled items")
+    found = table_format(path, delimiter)
+    if form == "words" and found in (None, "delimited"):
+        return "conll"
+    if form == "questions" and format_suffix(path) == ".json":
+        return "squad"
+    if found is None:
+        also = " (questions: also SQuAD's .json)" if form == "questions" else ""
         raise UserError(
-            f"{path} is not {wanted} by its name; name a file that ends in "
-            f"{', '.join(by_suffix)}, or one of these compressed"
+            f"{path} is no file of labelled items by its name; name one that ends in .csv, .tsv, "
+            f".jsonl, .parquet or .arrow{also}, or one of these compressed, or set `delimiter`"
         )
     return found
 
 
-def name_of_file(path: str, form: Form) -> dict[str, str]:
-    """What decides the records of a file: its bytes, decompressed, and how they are parsed.
+def records_of_file(path: str, form: Form, source: LabelledFile, skip: Skip) -> Iterator[Record]:
+    """The records of a file in their order; a malformed row goes to `skip`."""
+    kind = file_format(path, form, source.delimiter)
+    if kind == "squad":
+        return _squad_records(path, source.encoding)
+    if kind == "conll":
+        return (
+            Record(f"line {line:,}", "", {"words": words, "tags": tags})
+            for line, words, tags in tagged_sentences(path, source, skip)
+        )
+    table = open_table(path, source, skip)
+    names = {} if table.schema is None else _class_names_of(table.schema, path, form)
+    rows = ((f"{table.unit} {row.number:,}", row.values) for row in table.rows)
+    return _records(rows, table.columns, names, form, source, path)
 
-    Raises UserError where it is not there, not readable or of an unknown format.
-    """
-    parsing = format_of(path, form)
-    if parsing == "delimited":
-        dialect = dialect_of(path)
-        parsing = f"delimiter {dialect.delimiter!r}, quotes {'enclose' if dialect.quoted else ''}"
-    digest = hashlib.sha256()
-    with opened(path) as stream:
-        while block := stream.read(_BLOCK_BYTES):
-            digest.update(block)
-    return {"file": digest.hexdigest(), "format": parsing}
+
+def records_of_split(source: LabelledDataset, split: str, form: Form) -> Iterator[Record]:
+    """The records of a dataset's split; raises UserError where there is no such split."""
+    found = rows_of(source.dataset, source.configuration, split, source.revision)
+    numbered = enumerate(found.rows, start=1)
+    first = next(numbered, None)
+    if first is None:
+        return iter(())
+    rows = ((f"row {number:,}", values) for number, values in chain([first], numbered))
+    names = _class_names(found.features, form)
+    return _records(rows, list(first[1]), names, form, source, source.dataset)
 
 
-def squad_records(path: str) -> Iterator[Record]:
-    """The questions of a file, in order; of a dataset's article none is parted from the others.
+def _records(
+    rows: Iterable[tuple[str, Mapping[str, Any]]], columns: Sequence[str],
+    class_names: Mapping[str, ClassNames], form: Form, source: Source, place: str,
+) -> Iterator[Record]:  # fmt: skip
+    """The rows of a table as records. Values of another kind stay, for the family to refuse."""
+    taken = _columns_taken(form, source, columns, place)
+    for where, row in rows:
+        values = {
+            name: class_names[name](value) if name in class_names else value
+            for name, value in row.items()
+        }
+        group = cell_text(values[source.group_column]) if source.group_column else ""
+        if form == "rows":
+            fields = {name: None if cell == "" else cell for name, cell in values.items()}
+            yield Record(where, group, {k: None if is_nothing(v) else v for k, v in fields.items()})
+            continue
+        given = {field: values[column] for field, column in taken.items()}
+        if form == "questions":
+            title = cell_text(values.get("title"))
+            name = cell_text(values.get("id"))
+            yield Record(where, group or title, squad_fields(name, given))
+            continue
+        fields = {field: _cell(value) for field, value in given.items()}
+        if form == "label_lists":
+            fields["labels"] = _labels(given["labels"], source.label_separator)
+        elif form == "choices" and source.choice_columns:
+            fields["choices"] = [_cell(values[name]) for name in source.choice_columns]
+        yield Record(where, group, fields)
+
+
+def _columns_taken(
+    form: Form, source: Source, columns: Sequence[str], place: str
+) -> dict[str, str]:
+    """By field, the column that holds it; raises UserError where there is none."""
+    if not columns:
+        raise UserError(f"{place} holds no labelled items")
+    fields = _FIELDS[form]
+    read = {*fields.values(), *(("choice_columns",) if form == "choices" else ())}
+    idle = [name for name in _SETTINGS if getattr(source, name) and name not in read]
+    if idle:
+        own = " (a task of your own finds its columns by their names)" if form == "rows" else ""
+        raise UserError(f"this task reads no column by {idle[0]}; leave it out{own}")
+    taken = {}
+    for field, setting in fields.items():
+        named = getattr(source, setting)
+        if named or (form, field) not in _OPTIONAL:
+            check_column(named or field, columns, place, setting)
+        if (named or field) in columns:
+            taken[field] = named or field
+    for name in source.choice_columns or (("choices",) if form == "choices" else ()):
+        check_column(name, columns, place, "choice_columns")
+    if form == "choices" and not source.choice_columns:
+        taken["choices"] = "choices"
+    if form == "pairs" and "negative" in columns:
+        taken["negative"] = "negative"
+    if source.group_column:
+        check_column(source.group_column, columns, place, "group_column")
+    return taken
+
+
+def _cell(value: Any) -> Any:
+    """A value as text, in a list too; what has none stays as it is, for the family to refuse."""
+    if isinstance(value, list):
+        return [_cell(each) if isinstance(each, str | bytes) else each for each in value]
+    if isinstance(value, dict):
+        return value
+    try:
+        return cell_text(value)
+    except UnicodeDecodeError:
+        return value
+
+
+def _labels(value: Any, separator: str) -> Any:
+    """Any number of labels, in a list or a text; null is none at all, an empty text no label."""
+    if isinstance(value, str) and value.strip().startswith("["):
+        return value  # a list that is written out, which nothing here reads
+    if isinstance(value, str):
+        return [label for part in value.split(separator) if (label := part.strip())]
+    if isinstance(value, list):
+        return [None if is_nothing(each) else each for each in _cell(value) if each != ""]
+    return None if is_nothing(value) else value
+
+
+def _squad_records(path: str, encoding: str) -> Iterator[Record]:
+    """The questions of a file in order; those of an article are one group.
 
     Raises UserError for a file of another structure.
     """
-    with opened(path) as stream:
-        raw = stream.read()
     try:
-        articles = without_lone_surrogates(json.loads(raw.decode("utf-8-sig")))["data"]
+        with open_text(path, encoding) as text:
+            articles = without_lone_surrogates(json.load(text))["data"]
         for article in articles:
-            title = str(article.get("title") or "")
             for paragraph in article["paragraphs"]:
                 for question in paragraph["qas"]:
-                    yield squad_record(question, paragraph["context"], title)
-    except (*NO_SQUAD, RecursionError) as error:
+                    name = str(question.get("id", ""))
+                    place = f"question {name}" if name else f"question {question['question']!r}"
+                    given = {**question, "context": paragraph["context"]}
+                    title = str(article.get("title") or "")
+                    yield Record(place, title, squad_fields(name, given))
+    except UserError:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UserError(
             f"{path} does not have SQuAD's structure of data, paragraphs, context and qas "
             f"({type(error).__name__}: {error}); fetch it again, or give JSONL with question, "
@@ -104,107 +228,62 @@ def squad_records(path: str) -> Iterator[Record]:
         ) from error
 
 
-def squad_record(question: dict[str, Any], context: Any, group: str) -> Record:
-    """A question as SQuAD and the dataset of the same name write it, without its context.
+def squad_fields(name: str, question: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a question, from SQuAD's own; answers of another structure have no `starts`.
 
-    Texts are whatever is in their place: the family refuses what is none.
+    Answers are a list of `{text, answer_start}`, or a table of such lists as `datasets` has it.
     """
-    answers = question.get("answers") or []
-    if isinstance(answers, dict):  # of columns, as `datasets` has it
-        answers = [
-            {"text": text, "answer_start": start}
-            for text, start in zip(answers["text"], answers["answer_start"], strict=True)
-        ]
-    if question.get("is_impossible"):
-        answers = []
-    name = str(question.get("id", ""))
-    return Record(
-        f"question {name}" if name else f"question {question['question']!r}",
-        group,
-        {
-            "id": name,
-            "question": question["question"],
-            "context": context,
-            "answers": [answer["text"] for answer in answers],
-            "starts": [int(answer["answer_start"]) for answer in answers],
-        },
-    )
-
-
-_NOTHING: Final = ("nan", "<na>")  # in tables of text: a cell without a value
-
-
-def text_in(value: Any, tally: Tally) -> str:
-    """A value as the text of a CSV file; nothing and NaN are empty."""
-    if is_nothing(value):
-        return ""
-    return str(restored_in(value, tally.repaired)).strip()
-
-
-def cell_in(value: Any, tally: Tally) -> Any:
-    """As `text_in`; a list or a table stays as it is, for the family to refuse."""
-    return value if isinstance(value, list | dict) else text_in(value, tally)
-
-
-def words_in(value: Any, tally: Tally) -> list[str]:
-    """A list of texts; a text is parted at its white space."""
-    return [text_in(each, tally) for each in _parted(value, tally)]
-
-
-def tags_in(value: Any, tally: Tally) -> list[Any]:
-    """As `words_in`; what is no text stays as it is, for the family to refuse."""
-    return [
-        text_in(each, tally) if isinstance(each, str) or is_nothing(each) else each
-        for each in _parted(value, tally)
-    ]
-
-
-def labels_in(value: Any, separator: str, tally: Tally) -> Any:
-    """Any number of labels: a list, one in JSON's or Python's writing, or parted by `separator`.
-
-    Null and NaN are none, in the list as well; what is no text stays as it is, and so does a text
-    in brackets that is no list.
-    """
-    if isinstance(value, list):
-        found = [text_in(each, tally) if isinstance(each, str | bytes) else each for each in value]
-        return [None if is_nothing(each) else each for each in found if each != ""]
-    if isinstance(value, dict):
-        return value
-    text = text_in(value, tally)
-    if is_nothing(value) or text.lower() in _NOTHING:
-        return None
-    if text.startswith("[") and text.endswith("]"):
-        written = written_in(text)
-        return labels_in(written, separator, tally) if isinstance(written, list) else text
-    return [label for part in text.split(separator) if (label := part.strip())]
-
-
-def written_in(text: str) -> list[Any] | dict[str, Any] | None:
-    """The list or table that a text writes out as JSON or Python do; None where it does neither."""
+    answers = question["answers"] if not question.get("is_impossible") else []
+    fields = {"id": name, "question": question["question"], "context": question["context"]}
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        try:
-            found = ast.literal_eval(text)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
-            return None
-        # Without its commas, as NumPy prints it, Python would join the texts to one.
-        tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-        if sum(token.type == tokenize.STRING for token in tokens) > _num_values(found):
-            return None
-    return found if isinstance(found, list | dict) else None
+        if isinstance(answers, dict):
+            pairs = list(zip(answers["text"], answers["answer_start"], strict=True))
+        else:
+            pairs = [(answer["text"], answer["answer_start"]) for answer in answers]
+        texts, starts = [text for text, _ in pairs], [int(start) for _, start in pairs]
+    except (ValueError, TypeError, KeyError, OverflowError):
+        return {**fields, "answers": answers, "starts": None}
+    return {**fields, "answers": texts, "starts": starts}
 
 
-def _num_values(found: Any) -> int:
-    if isinstance(found, dict):
-        return len(found) + sum(map(_num_values, found.values()))
-    return sum(map(_num_values, found)) if isinstance(found, list) else 1
+def _class_names_of(schema: "pa.Schema", path: str, form: Form) -> dict[str, ClassNames]:
+    """As `_class_names`, where `datasets` described the columns of a Parquet or Arrow file."""
+    if _FEATURES not in (schema.metadata or {}):
+        return {}
+    from datasets import Features
+
+    try:
+        return _class_names(Features.from_arrow_schema(schema), form)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"`datasets` cannot read the names of the classes of {path} ({error}); update it, or "
+            "write the names into the label column"
+        ) from error
 
 
-def _parted(value: Any, tally: Tally) -> list[Any]:
-    value = restored_in(value, tally.repaired)
-    if isinstance(value, str):
-        return value.split()
-    if is_nothing(value):
-        return []
-    return value if isinstance(value, list) else [value]
+def _class_names(features: Mapping[str, Any], form: Form) -> dict[str, ClassNames]:
+    """For columns of classes, and of lists of classes, what turns a number into its name.
+
+    A number without a name, such as -1 in published test splits, is none. The number of a choice
+    stays one: it is the choice's index, whatever it is called.
+    """
+    if form == "choices" or not features:
+        return {}
+    from datasets import ClassLabel
+
+    found: dict[str, ClassNames] = {}
+    for column, feature in features.items():
+        inner = getattr(feature, "feature", None)
+        if isinstance(feature, ClassLabel):
+            found[column] = partial(_class_name, feature.names)
+        elif isinstance(inner, ClassLabel):
+            found[column] = partial(_names_of_list, inner.names)
+    return found
+
+
+def _class_name(names: Sequence[str], value: int | None) -> str | None:
+    return names[value] if value is not None and 0 <= value < len(names) else None
+
+
+def _names_of_list(names: Sequence[str], values: list[int] | None) -> list[str | None] | None:
+    return None if values is None else [_class_name(names, value) for value in values]

@@ -6,6 +6,7 @@ from pydantic import Field, field_validator, model_validator
 
 from pipelines.config.errors import Uri
 from pipelines.config.settings import Settings, Tabs
+from pipelines.io.tables import TableSettings
 from pipelines.tasks import family_module, family_names, family_title, is_own
 
 
@@ -27,39 +28,38 @@ class LabelledColumns(Settings):
 
     text_column: str = Field(
         default="",
-        description="Column that holds the text (tagging: the words, question answering: the "
-        "question); empty: found by its name, or the longer of two. Its number, counted from 1, "
-        "where the file has no header.",
+        description="Column with the text; by default `text`, for tagging the list `words`, for "
+        "question answering `question`.",
     )
     second_text_column: str = Field(
         default="",
-        description="Column that holds the second text of a pair (question answering: the "
-        "context); empty: found where both names of a usual pair are there, such as sentence1 and "
-        "sentence2.",
+        description="Column with the second text of a pair; by default `second_text`, which a file "
+        "need not have; for question answering `context`.",
     )
     label_column: str = Field(
         default="",
-        description="Column that holds the label; empty: found by its name, or the shorter of two.",
+        description="Column with the label; by default `label`, for multi-label `labels`, for "
+        "tagging the list `tags`, for question answering `answers` as SQuAD has them.",
     )
     choice_columns: tuple[str, ...] = Field(
         default=(),
-        description="Columns that hold the choices of multiple choice; empty: found by their "
-        "names, such as ending0 to ending3.",
+        description="Columns with one choice each; by default the list `choices`.",
     )
     group_column: str = Field(
         default="",
         description="Column that says what belongs together and is never divided, such as an "
-        "author; empty: equal texts belong together.",
+        "author; by default equal texts belong together, and for question answering what has one "
+        "`title`, or else one context.",
     )
     label_separator: str = Field(
         default=",",
         min_length=1,
-        description="What separates the labels of a text in multi-label.",
+        description="What separates the labels of multi-label where they are text, not a list.",
     )
     bad_items: Literal["refuse", "skip"] = Field(
         default="refuse",
-        description="What becomes of a record that cannot be learned from: it ends the run, or it "
-        "is left out, counted, and its line listed.",
+        description="What becomes of a record that cannot be read or learned from: it ends the "
+        "run, or it is left out, counted, and its line listed.",
     )
     heldout_fraction: float = Field(
         default=0.2,
@@ -76,8 +76,8 @@ class _FilePlace(Settings):
     kind: Literal["labelled_file"] = "labelled_file"
     path: Uri = Field(
         default="",
-        description="CSV, TSV, JSONL or Parquet file (may be compressed), or an fsspec URL; for "
-        "tagging also CoNLL's columns, for question answering SQuAD's JSON.",
+        description="CSV, TSV, JSONL, Parquet or Arrow file (may be compressed), or an fsspec URL; "
+        "for tagging also CoNLL's columns, for question answering SQuAD's JSON.",
     )
     heldout_path: Uri = Field(
         default="",
@@ -85,8 +85,17 @@ class _FilePlace(Settings):
     )
 
 
-class LabelledFile(LabelledColumns, _FilePlace):
+class LabelledFile(TableSettings, LabelledColumns, _FilePlace):
     """Labelled data in files: tables, CoNLL's columns, SQuAD's JSON, as the family reads them."""
+
+    @model_validator(mode="after")
+    def _is_held_out(self) -> Self:
+        if self.path and self.path == self.heldout_path:
+            raise ValueError(
+                "path and heldout_path are the same file; leave out heldout_path, and a share of "
+                "the items is held out"
+            )
+        return self
 
     @property
     def place(self) -> str:
@@ -122,6 +131,15 @@ class _DatasetPlace(Settings):
 
 class LabelledDataset(LabelledColumns, _DatasetPlace):
     """Labelled data of a Hugging Face dataset; classes are called by their names."""
+
+    @model_validator(mode="after")
+    def _is_held_out(self) -> Self:
+        if self.split == self.heldout_split:
+            raise ValueError(
+                f"split and heldout_split are both {self.split}; leave out heldout_split, and a "
+                "share of the items is held out"
+            )
+        return self
 
     @property
     def place(self) -> str:

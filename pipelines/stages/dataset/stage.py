@@ -13,13 +13,18 @@ from bert_core.model.rows import CODE_FILE
 from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.config.errors import UserError
 from pipelines.config.versions import versions_of
-from pipelines.io.text import Tally
-from pipelines.stage import Progress, StageContext
+from pipelines.stage import StageContext
 from pipelines.stages.corpus.shards import Split, read_documents
 from pipelines.stages.dataset import DATASET
-from pipelines.stages.dataset.hugging_face import name_of_dataset, resolved
-from pipelines.stages.dataset.items import LeftOut, Parts, read_parts, with_labels
-from pipelines.stages.dataset.records import name_of_file
+from pipelines.stages.dataset.items import (
+    LeftOut,
+    Parts,
+    inputs_of,
+    num_in_train,
+    read_parts,
+    resolved,
+    with_labels,
+)
 from pipelines.stages.dataset.settings import (
     CorpusSourceLabels,
     DatasetSettings,
@@ -43,33 +48,29 @@ def build_dataset(
     """
     source, family = settings.source, family_named(settings.family)
     parts_of: Callable[[LeftOut], Parts]
-    # Parquet files name the library that wrote them; white space is Unicode's.
+    # Parquet files name the library that wrote them; white space and case are Unicode's.
     libraries: tuple[str, ...] = ("pyarrow", "unicode")
     if isinstance(source, CorpusSourceLabels):
         if corpus is None:
             raise UserError("labels that are the corpus's sources need a corpus; name its sources")
         inputs: dict[str, Artifact | str] = {"corpus": corpus}
         parts_of = partial(_parts_of_corpus, source, corpus)
-    elif isinstance(source, LabelledFile):
-        inputs = {**name_of_file(source.path, family.form)}
-        if source.heldout_path:
-            heldout = name_of_file(source.heldout_path, family.form)
-            inputs |= {f"heldout_{name}": value for name, value in heldout.items()}
+    elif isinstance(source, LabelledFile | LabelledDataset):
+        if isinstance(source, LabelledDataset):
+            source = resolved(source)
+            libraries = (*libraries, "datasets")
+        inputs = {**inputs_of(source, family)}
         parts_of = partial(read_parts, source, family)
         # The same bytes at another place are the same labelled items.
-        is_own = "given" if source.heldout_path else ""
-        source = source.model_copy(update={"path": "", "heldout_path": is_own})
-    elif isinstance(source, LabelledDataset):
-        source = resolved(source)
-        inputs = {**name_of_dataset(source)}
-        libraries = (*libraries, "datasets")
-        parts_of = partial(read_parts, source, family)
-        source = source.model_copy(update={"dataset": "", "revision": None})
+        where = {"dataset": "", "revision": None}
+        if isinstance(source, LabelledFile):
+            where = {"path": "", "heldout_path": "given" if source.heldout_path else ""}
+        source = source.model_copy(update=where)
     else:
         raise UserError("dataset.source is of kind 'none'; name a file or a dataset")
     if isinstance(family, RowTask):
         inputs["task"] = hashlib.sha256(family.model.source.encode()).hexdigest()
-    dataset = context.store.get_or_build(
+    return context.store.get_or_build(
         DATASET.kind,
         version=DATASET.version,
         settings={
@@ -79,18 +80,6 @@ def build_dataset(
         inputs={**inputs, "libraries": versions_of(*libraries)},
         build=partial(_write, family, family_module(settings.family), parts_of),
     )
-    num_items = sum(dataset.statistics["items"].values())
-    for sentence in dataset.statistics.get("columns", ()):
-        context.observe(
-            Progress(
-                stage=DATASET.name,
-                done=num_items,
-                total=num_items,
-                unit="items",
-                note=f"labelled items: {sentence}",
-            )
-        )
-    return dataset
 
 
 def read_items(dataset: Artifact, split: Literal["train", "heldout"]) -> Items:
@@ -116,19 +105,19 @@ def _write(
     family: TaskFamily, name: str, parts_of: Callable[[LeftOut], Parts], draft: Draft
 ) -> Built:
     left_out, names = LeftOut(), [f"{split}.parquet" for split in SPLITS]
-    train, heldout = with_labels(parts_of(left_out), family)
+    parts = parts_of(left_out)
+    train, heldout = with_labels(parts, family)
     for split, items in zip(SPLITS, (train, heldout), strict=True):
         with draft.file(f"{split}.parquet") as target:
             pq.write_table(pa.Table.from_pylist(list(items.rows), family.schema), target.path)
             target.figures["items"] = len(items.rows)
-    groups = {family.group(item) for item in train.rows}
     statistics = {
         "family": name,
         "score": family.score,
         "labels": list(train.labels),
         "items": {"train": len(train.rows), "heldout": len(heldout.rows)},
         # 0 where the split was made here; one's own parts may share some.
-        "heldout_also_in_train": sum(family.group(item) in groups for item in heldout.rows),
+        "heldout_also_in_train": num_in_train(parts, family),
         **left_out.to_json(),
         **family.described(train, heldout),
     }
@@ -144,7 +133,7 @@ def _parts_of_corpus(settings: CorpusSourceLabels, corpus: Artifact, left_out: L
     limits = (settings.max_train_documents, settings.max_heldout_documents)
     for split, limit, part in zip(SPLITS, limits, parts, strict=True):
         # Ids are content hashes: the smallest are an even, reproducible sample.
-        documents = _documents(corpus, split, settings.min_words, left_out.tally)
+        documents = _documents(corpus, split, settings.min_words, left_out)
         chosen = heapq.nsmallest(limit, documents)
         part.extend(
             {"text": text, "second_text": None, "label": source} for _, source, text in chosen
@@ -153,11 +142,11 @@ def _parts_of_corpus(settings: CorpusSourceLabels, corpus: Artifact, left_out: L
 
 
 def _documents(
-    corpus: Artifact, split: Split, min_words: int, tally: Tally
+    corpus: Artifact, split: Split, min_words: int, left_out: LeftOut
 ) -> Iterator[tuple[str, str, str]]:
     """Id, source and text of the documents that are long enough."""
     for document in read_documents(corpus, split):
         if len(document.text.split()) < min_words:
-            tally.dropped["too few words"] += 1
+            left_out.dropped["too few words"] += 1
         else:
             yield document.id, document.source, document.text

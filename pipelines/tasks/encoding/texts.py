@@ -21,9 +21,6 @@ from pipelines.config.errors import UserError
 from pipelines.tasks import BadItemError, Item, Items, Reading
 from pipelines.training.ranks import sum_over_ranks
 
-# What tables hold for a row without a label.
-_NO_LABEL = ("", "nan", "<na>")
-
 
 def check_texts(record: Mapping[str, Any], *names: str) -> None:
     """Raise BadItemError where one of these fields holds something that is no text."""
@@ -47,13 +44,13 @@ def text_fields(record: Mapping[str, Any]) -> Item:
 def label_of(record: Mapping[str, Any]) -> str:
     """The label of a record; raises BadItemError where it has none, or several.
 
-    Empty, null, NaN, and the words nan and <NA> are no label.
+    Empty, null and NaN are no label.
     """
     label = record["label"]
     if not isinstance(label, str):
         raise BadItemError("have one class as its label", repr(label)[:60])
-    if label.lower() in _NO_LABEL:
-        raise BadItemError("have a label", repr(label or "none"))
+    if not label:
+        raise BadItemError("have a label", "none")
     return label
 
 

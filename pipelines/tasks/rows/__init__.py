@@ -24,7 +24,7 @@ from bert_core.ragged import RaggedBatch
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact
 from pipelines.config.errors import UserError
-from pipelines.io.records import opened
+from pipelines.io.files import open_binary
 from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading, TaskFamily
 from pipelines.tasks.encoding.texts import outputs
 from pipelines.tasks.scoring.weighted import WeightedScore, mean
@@ -121,7 +121,7 @@ def read_task(path: str, taken: Sequence[str]) -> "RowTask":
             + (": Bertsmith has a task or head of that name" if name in (*taken, *MODELS) else "")
             + f"; rename {path}: use small letters, digits and _"
         )
-    with opened(path) as file:
+    with open_binary(path) as file:
         raw = file.read()
     try:
         return RowTask(row_model(raw.decode("utf-8-sig"), name))

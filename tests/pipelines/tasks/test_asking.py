@@ -1,5 +1,6 @@
 """Questions of a table and of the command line are asked of a model, and answered row by row."""
 
+import io
 import json
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from bert_core.model.sentence_encoder import SentenceEncoder
 from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from flows.cli.app import DONE, MISTAKE, run
+from pipelines.config.errors import UserError
 from pipelines.inference.answers import asked_of
 from pipelines.inference.tables import read_table
 from tests.pipelines.tasks.letters import CONFIG, TOKENS
@@ -136,24 +138,13 @@ def test_a_blank_text_is_none(models: Path, nothing: str) -> None:
             answer_table(model, tokenizer, table)
 
 
-def test_cells_of_a_table_of_text_are_lists_of_choices_and_empty_ones_nothing(
+def test_lists_are_no_cells_of_csv_and_empty_cells_are_nothing(
     models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lists, written = tmp_path / "lists.jsonl", tmp_path / "written.csv"
-    rows = [{"text": "a", "choices": ["b", "c d"]}, {"text": "b", "choices": ["a", "e", "f"]}]
-    lists.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "a.csv").write_text('text,choices\na,"[""b"", ""c""]"\n')
     chooser = ["--model", str(models / "multiple_choice"), "--home", str(tmp_path)]
-    assert run(["predict", "--file", str(lists), "--out", str(written), *chooser]) == DONE
-    assert run(["predict", "--file", str(lists), "--json", *chooser]) == DONE
-    expected = [json.loads(line) for line in capsys.readouterr().out.splitlines()[1:]]
-    assert run(["predict", "--file", str(written), "--json", *chooser]) == DONE
-    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    for name in ("choice", "probability"):
-        assert [row[f"predicted_{name}"] for row in found] == [row[name] for row in expected]
-    written.write_text("text,choices\na,b or c\n")
-    assert run(["predict", "--file", str(written), *chooser]) == MISTAKE
-    assert "are written as a list" in capsys.readouterr().err
-
+    assert run(["predict", "--file", str(tmp_path / "a.csv"), *chooser]) == MISTAKE
+    assert "choices must hold lists of texts" in capsys.readouterr().err
     pairs, alone = tmp_path / "pairs.csv", tmp_path / "alone.csv"
     pairs.write_text("text,second_text\na,x\nb,\n")
     alone.write_text("text\nb\n")
@@ -191,20 +182,22 @@ def test_a_list_or_a_table_is_no_text(
         )
 
 
-def test_texts_of_parquet_may_be_bytes_of_any_kind(models: Path, tmp_path: Path) -> None:
-    texts = pa.array([b"a", "é".encode(), "é".encode("cp1252")])
+def test_texts_of_parquet_may_be_bytes_in_utf_8_alone(models: Path, tmp_path: Path) -> None:
+    texts = pa.array([b"a", "é".encode()])
+    pq.write_table(pa.table({"text": texts}), tmp_path / "in.parquet")
     named = ["--model", str(models / "regression"), "--home", str(tmp_path)]
-    for column in (texts, texts.view(pa.string())):
-        pq.write_table(pa.table({"text": column}), tmp_path / "in.parquet")
-        asked = asked_of(read_table(str(tmp_path / "in.parquet")), {}, PAIRS)
-        assert asked.columns == {"text": ["a", "é", "é"]}
-        for suffix in ("jsonl", "csv", "parquet"):
-            out = tmp_path / f"out.{suffix}"
-            wanted = ["--file", str(tmp_path / "in.parquet"), "--out", str(out)]
-            assert run(["predict", *wanted, *named]) == DONE
-            again = asked_of(read_table(str(out)), {}, PAIRS)
-            assert again.columns["text"] == ["a", "é", "é"]
-        assert pq.read_table(out).column("text").to_pylist() == texts.to_pylist()
+    assert asked_of(read_table(str(tmp_path / "in.parquet")), {}, PAIRS).columns == {
+        "text": ["a", "é"]
+    }
+    for suffix in ("jsonl", "csv", "parquet"):
+        out = tmp_path / f"out.{suffix}"
+        asked = ["--file", str(tmp_path / "in.parquet"), "--out", str(out)]
+        assert run(["predict", *asked, *named]) == DONE
+        assert asked_of(read_table(str(out)), {}, PAIRS).columns["text"] == ["a", "é"]
+    assert pq.read_table(out).column("text").to_pylist() == texts.to_pylist()
+    pq.write_table(pa.table({"text": ["é".encode("cp1252")]}), tmp_path / "in.parquet")
+    with pytest.raises(UserError, match=r"in the column 'text' of .* are not UTF-8"):
+        asked_of(read_table(str(tmp_path / "in.parquet")), {}, PAIRS)
 
 
 @pytest.mark.parametrize(
@@ -235,11 +228,11 @@ def test_mistakes_are_told(
     assert message in capsys.readouterr().err
 
 
-def test_bytes_of_a_shell_that_are_no_utf_8_are_read_as_in_files(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_bytes_that_are_no_utf_8_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    torch.manual_seed(0)
-    save_model(tmp_path / "m", build_model("sequence_classification", CONFIG, num_labels=2))
-    WordPieceTokenizer(TOKENS).save(tmp_path / "m")
-    assert run(["predict", "a caf\udce9", "--model", str(tmp_path / "m"), "--json"]) == DONE
-    assert json.loads(capsys.readouterr().out)["text"] == "a café"
+    assert run(["predict", "a caf\udce9"]) == MISTAKE
+    assert "a text is not UTF-8" in capsys.readouterr().err
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"one\na caf\xe9\n")))
+    assert run(["predict"]) == MISTAKE
+    assert "line 2 of standard input is not UTF-8" in capsys.readouterr().err

@@ -16,7 +16,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "classification": {"text": TEXT, "label": "a"},
     "multi_label": {"text": TEXT, "labels": ["a"]},
     "regression": {"text": TEXT, "label": 2.5},
-    "sentence_embedding": {"sentence1": TEXT, "sentence2": "x", "label": 0.5},
+    "sentence_embedding": {"text": TEXT, "second_text": "x", "label": 0.5},
     "multiple_choice": {"text": TEXT, "choices": ["x", "y"], "label": 1},
     "tagging": {"words": ["Ada", "met"], "tags": ["B-PER", "O"]},
     "question_answering": {
@@ -65,27 +65,17 @@ def test_a_label_that_is_none_is_refused_with_its_line_or_left_out(
     assert left_out.places == [f"line 2 of {path}"]
 
 
-@pytest.mark.parametrize("choices", [{"text": 5}, {"text": "xy"}, {"text": ["x", "y"], "label": 3}])
-def test_choices_that_are_none_are_left_out(choices: Any, tmp_path: Path) -> None:
-    good = GOOD["multiple_choice"]
-    lines = "\n".join(json.dumps(each) for each in (good, {**good, "choices": choices}))
-    path = written(tmp_path / "a.jsonl", lines)
-    assert len(items(path, "multiple_choice", bad_items="skip")) == 1
-
-
 @pytest.mark.parametrize("text", [float("nan"), None, ""])
-def test_a_row_whose_text_is_nothing_is_counted_and_not_learned(text: Any, tmp_path: Path) -> None:
-    for name in ("classification", "regression", "multi_label"):
-        good, left_out = GOOD[name], LeftOut()
-        lines = "\n".join(json.dumps(each) for each in (good, {**good, "text": text}))
-        assert len(items(written(tmp_path / "a.jsonl", lines), name, left_out)) == 1
-        assert left_out.tally.dropped == {"rows without a text": 1}
-
-
-def test_of_two_columns_without_names_the_label_may_be_a_list(tmp_path: Path) -> None:
-    lines = "\n".join(json.dumps({"one": TEXT + str(n), "two": ["a"]}) for n in range(3))
+@pytest.mark.parametrize(
+    "name", ["classification", "regression", "multi_label", "multiple_choice", "sentence_embedding"]
+)
+def test_a_row_without_a_text_is_refused_or_left_out(name: str, text: Any, tmp_path: Path) -> None:
+    good = GOOD[name]
+    lines = "\n".join(json.dumps(each) for each in (good, {**good, "text": text}))
     path = written(tmp_path / "a.jsonl", lines)
-    assert [item["labels"] for item in items(path, "multi_label")] == [["a"]] * 3
+    with pytest.raises(UserError, match="must have a text, found none in line 2"):
+        items(path, name)
+    assert len(items(path, name, bad_items="skip")) == 1
 
 
 @pytest.mark.parametrize("value", [["a", "b"], {"a": "b"}])

@@ -5,9 +5,8 @@ import pytest
 from scipy import stats
 from sklearn import metrics
 
-from pipelines.tasks import BadItemError, Items
+from pipelines.tasks import Items
 from pipelines.tasks.multi_label import FAMILY as MULTI_LABEL
-from pipelines.tasks.multiple_choice import FAMILY as CHOICES
 from pipelines.tasks.scoring.weighted import (
     class_report,
     class_scores,
@@ -101,15 +100,3 @@ def test_several_classes_a_text() -> None:
     assert figures["eval/micro_f1"] == pytest.approx(2 * 2 / (3 + 3))
     assert figures["eval/macro_f1"] == pytest.approx((1 + 0) / 2)
     assert figures["eval/exact_match"] == pytest.approx(1 / 3)
-
-
-@pytest.mark.parametrize(("label", "index"), [("2", 2), ("B", 1), ("c", 2), ("a red one", 0)])
-def test_a_choice_is_named_by_its_index_letter_or_text(label: str, index: int) -> None:
-    record = {"text": "x", "choices": ["a red one", "two", "three"], "label": label}
-    assert CHOICES.item(record)["answer"] == index
-
-
-@pytest.mark.parametrize("label", ["3", "d", "-1", "four", ""])
-def test_a_choice_that_is_not_there_is_refused(label: str) -> None:
-    with pytest.raises(BadItemError, match="index from 0, its letter or its text"):
-        CHOICES.item({"text": "x", "choices": ["one", "two", "three"], "label": label})

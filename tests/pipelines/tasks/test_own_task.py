@@ -234,7 +234,7 @@ def test_a_row_that_cannot_be_learned_is_refused_with_its_line(
 
 def test_columns_have_the_names_that_the_task_says(file: Path, tmp_path: Path) -> None:
     rows = write_rows(tmp_path / "rows.jsonl", 30)
-    with pytest.raises(UserError, match="found text_column; leave it out"):
+    with pytest.raises(UserError, match="no column by text_column; leave it out"):
         check_inputs(settings_of(file, rows, text_column="question"))
     with pytest.raises(UserError, match="no column 'author'"):
         check_inputs(settings_of(file, rows, group_column="author"))

@@ -172,15 +172,13 @@ def test_parts_that_teach_or_measure_nothing_are_refused() -> None:
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
 def test_files_of_triplets_and_of_pairs_with_numbers(suffix: str, tmp_path: Path) -> None:
     train, heldout = tmp_path / f"train.{suffix}", tmp_path / "dev.tsv"
-    rows = [{"anchor": f"a {n}", "positive": f"b {n}", "negative": f"c {n}"} for n in range(5)]
+    rows = [{"text": f"a {n}", "second_text": f"b {n}", "negative": f"c {n}"} for n in range(5)]
     if suffix == "csv":
-        lines = ["anchor,positive,negative", *(",".join(row.values()) for row in rows)]
+        lines = ["text,second_text,negative", *(",".join(row.values()) for row in rows)]
     else:
         lines = [json.dumps(row) for row in rows]
     train.write_text("\n".join(lines))
-    heldout.write_text(
-        "index\tsentence1\tsentence2\tscore\n0\tA man.\tA boy.\t3.2\n1\tA.\tB.\t0.5\n"
-    )
+    heldout.write_text("index\ttext\tsecond_text\tlabel\n0\tA man.\tA boy.\t3.2\n1\tA.\tB.\t0.5\n")
     source = LabelledFile(path=str(train), heldout_path=str(heldout))
     settings = DatasetSettings(family="sentence_embedding", source=source)
     context = StageContext(store=ArtifactStore(tmp_path / "store"))
@@ -192,28 +190,9 @@ def test_files_of_triplets_and_of_pairs_with_numbers(suffix: str, tmp_path: Path
     assert "baseline/spearman" in dataset.statistics
 
 
-def test_numbers_of_inferences_classes_are_no_similarities(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    source = LabelledFile(path=str(path))
-
-    def read() -> list[float]:
-        found = read_labelled(str(path), FAMILY, source, LeftOut())
-        return [each.item["value"] for each in found]
-
-    path.write_text("premise,hypothesis,label\nx,y,0\nx,z,2\n")
-    with pytest.raises(
-        UserError, match=r"are numbers \(0, 2\) but no similarities; write the names"
-    ):
-        read()
-    path.write_text("premise,hypothesis,label\nx,y,0\nx,z,4\n")
-    assert read() == [0, 4]
-    path.write_text("sentence1,sentence2,label\nx,y,0\nx,z,1\n")
-    assert read() == [0, 1]
-
-
 def test_a_label_that_a_later_line_has_is_that_of_its_pair(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    rows = [{"premise": "x", "hypothesis": "y"}, {"premise": "x", "hypothesis": "z"}]
+    rows = [{"text": "x", "second_text": "y"}, {"text": "x", "second_text": "z"}]
     path.write_text("\n".join(json.dumps(row) for row in rows))
     source = LabelledFile(path=str(path), bad_items="skip")
     assert len(read_labelled(str(path), FAMILY, source, LeftOut())) == 2

@@ -1,0 +1,193 @@
+"""Tables, text and files are read as they say they are, by one set of rules, or refused."""
+
+import gzip
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from fsspec.compression import zstd
+
+from pipelines.config.errors import UserError
+from pipelines.io.files import expand
+from pipelines.io.tables import TableSettings, open_table
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:f094dc43ac4e\nsize 12345\n"
+
+
+def rows(path: Path, content: str | bytes | None = None, **settings: Any) -> list[tuple[Any, ...]]:
+    if content is not None:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return [
+        tuple(row.values.values()) for row in open_table(str(path), TableSettings(**settings)).rows
+    ]
+
+
+def test_the_name_or_a_setting_says_what_separates_columns(tmp_path: Path) -> None:
+    expected = [("a, b", "x")]
+    assert rows(tmp_path / "a.csv", 'text,label\n"a, b",x\n') == expected
+    assert rows(tmp_path / "a.tsv", "text\tlabel\na, b\tx\n") == expected
+    assert rows(tmp_path / "b.csv", "text;label\na, b;x\n", delimiter=";") == expected
+    assert rows(tmp_path / "a.txt", "text|label\na, b|x\n", delimiter="|") == expected
+    assert open_table(str(tmp_path / "b.csv")).columns == ["text;label"]
+    with pytest.raises(UserError, match=r"a\.txt is no table by its name: .* set `delimiter`"):
+        rows(tmp_path / "a.txt")
+
+
+def test_quotes_enclose_between_commas_and_are_characters_between_tabs(tmp_path: Path) -> None:
+    assert rows(tmp_path / "a.csv", 'text,n\n"a ""b""\nc",1\n') == [('a "b"\nc', "1")]
+    assert rows(tmp_path / "a.tsv", 'text\tn\n"a\t1\nb"\t2\n') == [('"a', "1"), ('b"', "2")]
+
+
+@pytest.mark.parametrize("skip", [None, lambda line, fault: None])
+def test_a_stray_quote_refuses_the_file_and_loses_no_rows(tmp_path: Path, skip: Any) -> None:
+    path = tmp_path / "a.csv"
+    for line in ('"never closed,1\n', '"closed" too early,1\n'):
+        path.write_text("text,n\na,0\n" + line + "b,1\n" * 990)
+        with pytest.raises(UserError, match=r"row that begins in line 3 of .*correct its quotes"):
+            list(open_table(str(path), skip=skip).rows)
+
+
+def test_values_stay_as_they_are_written(tmp_path: Path) -> None:
+    cells = ["None", "NA", "null", "nan", "01", "1.0", "[]", " a "]
+    text = "text,n\n" + "".join(f"{cell},x\n" for cell in cells)
+    assert [cell for cell, _ in rows(tmp_path / "a.csv", text)] == cells
+
+
+def test_the_first_row_is_the_header_or_none_is(tmp_path: Path) -> None:
+    assert rows(tmp_path / "a.csv", "ham,one\nspam,two\n", no_header=True) == [
+        ("ham", "one"), ("spam", "two"),
+    ]  # fmt: skip
+    assert open_table(str(tmp_path / "a.csv"), TableSettings(no_header=True)).columns == ["1", "2"]
+    assert open_table(str(tmp_path / "a.csv")).columns == ["ham", "one"]
+    with pytest.raises(UserError, match=r"line 1 of .* is Excel's 'sep=;'; remove the line"):
+        rows(tmp_path / "a.csv", "sep=;\ntext;label\n", delimiter=";")
+
+
+@pytest.mark.parametrize(
+    ("encoding", "settings"),
+    [
+        ("utf-8", {}), ("utf-8-sig", {}), ("utf-16", {}), ("cp1251", {"encoding": "cp1251"}),
+        ("gbk", {"encoding": "gbk"}), ("shift_jis", {"encoding": "shift_jis"}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+def test_text_is_of_a_known_encoding_or_refused_by_its_line(
+    tmp_path: Path, encoding: str, settings: dict[str, str], name: str
+) -> None:
+    text = {"cp1251": "нет", "gbk": "不好", "shift_jis": "いいえ"}.get(encoding, "nö")
+    lines = {
+        "a.csv": f"text,n\nyes,1\n{text},2\n",
+        "a.jsonl": "".join(
+            json.dumps({"text": each, "n": n}, ensure_ascii=False) + "\n"
+            for each, n in (("yes", "1"), (text, "2"))
+        ),
+    }
+    assert rows(tmp_path / name, lines[name].encode(encoding), **settings)[1] == (text, "2")
+    if settings:
+        message = rf"line {3 if name == 'a.csv' else 2} of .* is not UTF-8 .*setting `encoding`"
+        with pytest.raises(UserError, match=message):
+            rows(tmp_path / name)
+    with pytest.raises(ValueError, match="no encoding is called 'utf-9'"):
+        TableSettings(encoding="utf-9")
+
+
+@pytest.mark.parametrize(("suffix", "compress"), [("gz", gzip.compress), ("zst", zstd.compress)])
+def test_compressed_lines_of_json_with_keys_that_come_later(
+    tmp_path: Path, suffix: str, compress: Callable[[bytes], bytes]
+) -> None:
+    lines = b'{"a": "x"}\n\n{"b": [1], "a": "y \\ud83d"}\n'
+    path = tmp_path / f"a.jsonl.{suffix}"
+    assert rows(path, compress(lines)) == [("x", None), ("y \ufffd", [1])]
+    assert [row.number for row in open_table(str(path)).rows] == [1, 3]
+    with pytest.raises(UserError, match="is not a whole"):
+        rows(path, compress(lines)[:-5])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", "a,a\n1,2\n", "has two columns 'a'; rename"),
+        ("a.tsv", "a\tb\none\n", "line 2 of .*has 1 columns where the first row has 2"),
+        ("a.csv", "a,b\nx,y\nspam,hello, you\n", "line 3 of .*has 3 columns"),
+        ("a.jsonl", "{'a': 1}\n", "line 1 of .*is not JSON"),
+        ("a.jsonl", '{"a": 1}\n[1]\n', "line 2 of .*is not a JSON object but"),
+        ("a.csv", "a,b\n" + "".join(map(chr, range(32))), "is not text: .* control characters"),
+        *((f"a.{suffix}", POINTER, "is a pointer of Git LFS; fetch the file itself")
+          for suffix in ("csv", "jsonl", "parquet", "arrow")),
+        ("a.parquet", "text,label\n", "is not a whole Parquet or Arrow file"),
+    ],
+)  # fmt: skip
+def test_faults_are_named(tmp_path: Path, name: str, content: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        rows(tmp_path / name, content)
+
+
+def test_malformed_rows_are_skipped_where_that_is_asked(tmp_path: Path) -> None:
+    skipped: list[int] = []
+    for name, content in (("a.csv", "a\nx\ny,z\nw\n"), ("a.jsonl", '{"a": "x"}\n{\n{"a": "w"}\n')):
+        (tmp_path / name).write_text(content)
+        table = open_table(str(tmp_path / name), skip=lambda line, fault: skipped.append(line))
+        assert [row.values["a"] for row in table.rows] == ["x", "w"]
+    assert skipped == [3, 2]
+
+
+def test_line_breaks_that_are_none_part_no_row(tmp_path: Path) -> None:
+    odd = "one\u2028two\x1cthree\x85four"
+    assert rows(tmp_path / "a.tsv", f"text\tlabel\n{odd}\ta\n") == [(odd, "a")]
+    lines = json.dumps({"text": odd, "label": "a"}, ensure_ascii=False)
+    assert rows(tmp_path / "a.jsonl", lines) == [(odd, "a")]
+
+
+def test_parquet_and_both_kinds_of_arrow_files_are_read(tmp_path: Path) -> None:
+    table = pa.table({"text": ["one", None], "n": [[1], []]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    for name, new in (("file", pa.ipc.new_file), ("stream", pa.ipc.new_stream)):
+        with new(tmp_path / f"{name}.arrow", table.schema) as writer:
+            writer.write_table(table)
+    for name in ("a.parquet", "file.arrow", "stream.arrow"):
+        assert rows(tmp_path / name) == [("one", [1]), (None, [])]
+    whole = (tmp_path / "a.parquet").read_bytes()
+    with pytest.raises(UserError, match=r"a\.parquet is not a whole Parquet or Arrow file"):
+        rows(tmp_path / "a.parquet", whole[:-20])
+    texts = pa.array(["café".encode("cp1252")]).view(pa.string())
+    pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match=r"a text in the column .text. of .* is not UTF-8"):
+        rows(tmp_path / "a.parquet")
+
+
+def test_only_what_was_written_is_a_pattern(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("[project]/own.txt", "p/other.txt"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("a text")
+    monkeypatch.chdir(tmp_path / "[project]")
+    assert expand("*.txt") == expand(".") == [str(tmp_path / "[project]" / "own.txt")]
+
+
+def test_markers_of_folders_on_an_object_store_are_no_files() -> None:
+    store = fsspec.filesystem("memory")
+    for name in ("/data/", "/data/a.csv", "/data/more", "/data/more/b.csv", "/data/.hidden/c.csv"):
+        store.store[name] = fsspec.implementations.memory.MemoryFile(store, name, b"")
+    try:
+        expected = ["memory://data/a.csv", "memory://data/more/b.csv"]
+        assert expand("memory://data") == expand("memory://data/**") == expected
+    finally:
+        store.store.clear()
+
+
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.csv")
+    (tmp_path / "link.csv").symlink_to(tmp_path / "nothing.csv")
+    for name, message in (
+        ("pipe.csv", "is a pipe, not a file"), ("link.csv", "is a link to nothing"),
+        ("none.csv", "does not exist"), ("*.jsonl", "matches no file"),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=message):
+            expand(str(tmp_path / name))
