@@ -1,24 +1,23 @@
-"""A model behind HTTP, in one process: `/invocations` as MLflow's server has it, health, metrics.
+"""A model behind HTTP, in one process: `/invocations` as MLflow's server has it, and health.
 
 The main thread computes batches (see `batching`), and a second one runs the event loop that reads
 requests and writes answers. The other way round one query takes 2 to 3 ms longer.
 """
 
+import json
 import logging
 import signal
 import socket
-import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 from queue import SimpleQueue
-from typing import Final, ParamSpec, TypeVar
+from typing import Any, Final
 
 import uvicorn
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from bert_core.backends.memory import keep_freed_memory
@@ -26,63 +25,34 @@ from bert_core.backends.precision import Precision
 from bert_core.inference.tables import Question, answer_table, check_table
 from pipelines.config.errors import UserError
 from pipelines.inference.answers import question_for
-from pipelines.inference.batching import Batcher, FullError, asked_of_body
+from pipelines.inference.batching import Batcher, FullError
 from pipelines.inference.tables import Table, json_lines
+from pipelines.io.tables import without_lone_surrogates
 from pipelines.registry.opening import OpenedModel
 
 logger = logging.getLogger(__name__)
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 
-_MOST_BYTES: Final = 16 << 20
-_TOO_LARGE: Final = (
-    f"a request must have at most {_MOST_BYTES >> 20} MiB; divide it, or answer whole files with "
-    "`bertsmith predict --batch`"
+# A request is answered whole, and others wait meanwhile.
+MOST_BYTES: Final = 1 << 20
+MOST_ROWS: Final = 1024
+_DIVIDE: Final = "divide it, or answer whole files with `bertsmith predict --batch`"
+_FORMATS: Final = (
+    'the body must be JSON: {"dataframe_records": [{"text": "…"}]}, or '
+    '{"dataframe_split": {"columns": ["text"], "data": [["…"]]}}'
 )
 _DRAIN_SECONDS: Final = 30
-_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
-_SIZES: Final = (1, 2, 4, 8, 16, 32, 64)
 
 
-class _Metrics:
-    """What Prometheus reads of one server."""
+class _RefusedError(Exception):
+    """A request that is answered by a status and one sentence."""
 
-    def __init__(self, called: str) -> None:
-        self.registry = CollectorRegistry()
-        new: Callable[..., Histogram] = partial(Histogram, registry=self.registry)
-        self.answered = Counter(
-            "bertsmith_serve_requests", "Requests, by the status of their answer.", ["status"],
-            registry=self.registry,
-        )  # fmt: skip
-        self.seconds = new("bertsmith_serve_seconds", "From request to answer.", buckets=_SECONDS)
-        self.waited = new(
-            "bertsmith_serve_wait_seconds", "How long the first request of a batch waited.",
-            buckets=_SECONDS,
-        )  # fmt: skip
-        self.together = new(
-            "bertsmith_serve_batch_requests", "Requests answered together.", buckets=_SIZES
-        )
-        self.waiting = Gauge(
-            "bertsmith_serve_waiting", "Requests that wait for a batch.", registry=self.registry
-        )
-        model = Gauge(
-            "bertsmith_serve_model", "1, and which model answers.", ["model"],
-            registry=self.registry,
-        )  # fmt: skip
-        model.labels(called).set(1)
-
-    def batch(self, num_requests: int, waited: float) -> None:
-        """Count a batch."""
-        self.together.observe(num_requests)
-        self.waited.observe(waited)
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
 
 
 def application(
-    opened: OpenedModel,
-    called: str,
-    thread: Executor,
-    most_waiting: int,
-    precision: Precision,
+    opened: OpenedModel, called: str, thread: Executor, most_waiting: int, precision: Precision
 ) -> Starlette:
     """The HTTP application of one model, which answers in `thread` and in `precision`.
 
@@ -91,82 +61,114 @@ def application(
     """
     model, tokenizer = opened
     question = question_for(model, called)
-    metrics = _Metrics(called)
-    answer: Callable[[Table], Table] = partial(answer_table, model, tokenizer, precision=precision)
-    batcher = Batcher(answer, thread, most_waiting=most_waiting, observe=metrics.batch)
-    metrics.waiting.set_function(lambda: batcher.num_waiting)
+    answer = partial(answer_table, model, tokenizer, precision=precision)
+    batcher = Batcher(answer, thread, most_waiting)
 
     async def invocations(request: Request) -> Response:
-        start = time.perf_counter()
-        response = await _response(request)
-        metrics.answered.labels(response.status_code).inc()
-        metrics.seconds.observe(time.perf_counter() - start)
-        return response
-
-    async def _response(request: Request) -> Response:
-        """The answers, or one sentence that says why there are none."""
         try:
             asked = asked_of_body(await _body(request), question)
             check_table(model, asked)
-            answers = await batcher.ask(asked)
+            rows = ", ".join(json_lines(await batcher.ask(asked)))
+        except ClientDisconnect:
+            return Response(status_code=499)  # that nobody reads
         except FullError:
             sentence = f"{most_waiting} requests wait already; ask again in a second"
             return _refusal(503, "TEMPORARILY_UNAVAILABLE", sentence)
-        except _TooLargeError:
-            return _refusal(413, "INVALID_PARAMETER_VALUE", _TOO_LARGE)
+        except _RefusedError as error:
+            return _refusal(error.status, "INVALID_PARAMETER_VALUE", str(error))
         except (UserError, ValueError) as error:
             return _refusal(400, "INVALID_PARAMETER_VALUE", str(error))
         except Exception:  # out of memory, or a bug: this request fails, the server continues
             logger.exception("a request failed")
             return _refusal(500, "INTERNAL_ERROR", "the model failed; the server's log says why")
-        rows = ", ".join(json_lines(answers))
         return Response(f'{{"predictions": [{rows}]}}', media_type="application/json")
 
     async def health(request: Request) -> Response:
         return JSONResponse({"status": "ok", "model": called, "precision": precision})
-
-    async def measured(request: Request) -> Response:
-        return PlainTextResponse(generate_latest(metrics.registry))
 
     return Starlette(
         routes=[
             Route("/invocations", invocations, methods=["POST"]),
             Route("/health", health),
             Route("/ping", health),  # as MLflow's server calls it
-            Route("/metrics", measured),
         ]
     )
 
 
-class _TooLargeError(Exception):
-    pass
-
-
-async def _body(request: Request) -> bytes:
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > _MOST_BYTES:
-            raise _TooLargeError
-    return bytes(body)
-
-
-def _refusal(status: int, code: str, sentence: str) -> JSONResponse:
+def _refusal(status: int, code: str, sentence: str) -> Response:
     headers = {"Retry-After": "1"} if status == 503 else None
     return JSONResponse({"error_code": code, "message": sentence}, status, headers)
 
 
-class _Server(uvicorn.Server):
-    """Calls `ready` once it listens."""
+async def _body(request: Request) -> bytes:
+    """The request's JSON; raises _RefusedError for another content type and for too many bytes."""
+    content_type = request.headers.get("content-type", "")
+    if content_type.partition(";")[0].strip().lower() != "application/json":
+        raise _RefusedError(
+            415, f"the content type must be application/json, found {content_type[:40]!r}"
+        )
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > MOST_BYTES:
+            raise _RefusedError(
+                413, f"a request must have at most {MOST_BYTES >> 20} MiB; {_DIVIDE}"
+            )
+    return bytes(body)
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._ready = ready
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen."""
-        await super().startup(sockets)
-        self._ready()
+def asked_of_body(body: bytes, question: Question) -> Table:
+    """The columns of a request that the question has; others are ignored, as MLflow does.
+
+    Raises UserError for what is no such table, and for cells of another kind than the question's,
+    _RefusedError for too many rows.
+    """
+    try:
+        given = without_lone_surrogates(json.loads(body))
+    except (ValueError, RecursionError):
+        raise UserError(f"{_FORMATS}; found {body[:40]!r}") from None
+    columns = _columns(given)
+    num_rows = len(next(iter(columns.values()), []))
+    if num_rows > MOST_ROWS:
+        raise _RefusedError(
+            413, f"a request must have at most {MOST_ROWS:,} rows, found {num_rows:,}; {_DIVIDE}"
+        )
+    # In place of texts that are not there, as in a data frame; the model says which it misses.
+    asked = {
+        name: columns[name] for name in (*question.columns, *question.optional)
+        if name in columns
+        and not (name in question.optional and all(cell is None for cell in columns[name]))
+    }  # fmt: skip
+    for name, cells in asked.items():
+        is_list = name == question.in_place or isinstance(question.example.get(name), list)
+        for row, cell in enumerate(cells):
+            if cell is not None and not (_is_texts(cell) if is_list else isinstance(cell, str)):
+                kind = "a list of strings" if is_list else "a string"
+                raise UserError(f"row {row}: {name} must be {kind}, got {json.dumps(cell):.40}")
+    return asked
+
+
+def _columns(given: Any) -> Table:
+    match given:
+        case {"dataframe_records": [_, *_] as rows} if all(isinstance(row, dict) for row in rows):
+            names = dict.fromkeys(name for row in rows for name in row)
+            return {name: [row.get(name) for row in rows] for name in names}
+        case {"dataframe_split": {"columns": list(names), "data": [_, *_] as rows}} if all(
+            isinstance(row, list) and len(row) == len(names) for row in rows
+        ) and _is_texts(names):
+            return {name: [row[place] for row in rows] for place, name in enumerate(names)}
+    raise UserError(f"{_FORMATS}, with at least one row; found {json.dumps(given):.80}")
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+def warm_up(opened: OpenedModel, question: Question, precision: Precision) -> None:
+    """The first answers compile products and start threads: let no client wait for that."""
+    for count in (1, 16):
+        rows = {name: [value] * count for name, value in question.example.items()}
+        answer_table(*opened, rows, precision)
 
 
 def serve(
@@ -177,71 +179,57 @@ def serve(
     ready: Callable[[], None],
     precision: Precision,
 ) -> None:
-    """Answer requests at a bound socket until SIGTERM or SIGINT; those that came are answered.
+    """Answer requests at a listening socket until SIGTERM or SIGINT; those that came are answered.
 
-    `ready` is called once the first request would be answered. Raises UserError for a model that
+    `ready` is called once the model can answer. Raises UserError for a model that
     answers no table.
     """
     keep_freed_memory()
-    _warm_up(opened, question_for(opened[0], called), precision)
-    here = _CallingThread()
-    app = application(opened, called, here, most_waiting, precision)
+    warm_up(opened, question_for(opened[0], called), precision)
+    main_thread = _MainThread()
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, lifespan="off",
+        application(opened, called, main_thread, most_waiting, precision),
+        log_config=None, access_log=False, lifespan="off",
         timeout_graceful_shutdown=_DRAIN_SECONDS,
     )  # fmt: skip
-    server = _Server(config, ready)
+    server = uvicorn.Server(config)
     # Only the main thread hears of signals; uvicorn's own handler then drains in its thread.
-    kept = {
-        number: signal.signal(number, server.handle_exit)
-        for number in (signal.SIGTERM, signal.SIGINT)
-    }
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, server.handle_exit) for number in numbers}
     try:
+        ready()  # the socket listens: who connects now is answered
         with ThreadPoolExecutor(1, "http") as pool:
             listening = pool.submit(server.run, [at])
-            listening.add_done_callback(lambda _: here.shutdown())
-            here.run()
+            listening.add_done_callback(lambda _: main_thread.shutdown())
+            main_thread.run()
             listening.result()
     finally:
-        for number, handler in kept.items():
+        for number, handler in before.items():
             signal.signal(number, handler)
 
 
-class _CallingThread(Executor):
+class _MainThread(Executor):
     """Runs what other threads submit in the thread that calls `run`, until `shutdown`."""
 
     def __init__(self) -> None:
-        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
 
-    def submit(
-        self, function: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs
-    ) -> Future[_T]:
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """A future of the call."""
-        future: Future[_T] = Future()
-
-        def call() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                future.set_result(function(*args, **kwargs))
-            except Exception as error:  # noqa: BLE001  (the future carries it)
-                future.set_exception(error)
-
-        self._calls.put(call)
+        future: Future[Any] = Future()
+        self._calls.put((future, partial(function, *args, **kwargs)))
         return future
 
     def run(self) -> None:
         """Run the calls in their order."""
         while (call := self._calls.get()) is not None:
-            call()
+            future, function = call
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(function())
+                except Exception as error:  # noqa: BLE001  (the future carries it)
+                    future.set_exception(error)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Let `run` return after the calls that came before."""
         self._calls.put(None)
-
-
-def _warm_up(opened: OpenedModel, question: Question, precision: Precision) -> None:
-    """The first answers compile products and start threads: let no client wait for that."""
-    for count in (1, 16):
-        rows = {name: [value] * count for name, value in question.example.items()}
-        answer_table(*opened, rows, precision)

@@ -4,13 +4,16 @@ import asyncio
 import json
 import socket
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from starlette.testclient import TestClient
 
 from bert_core.inference.tables import question_of_class
 from bert_core.model.catalogue import MODELS
+from flows.cli.app import MISTAKE, run
 from flows.cli.commands.services import bound_socket
 from pipelines.config.errors import UserError
 from pipelines.inference.batching import (
@@ -18,13 +21,12 @@ from pipelines.inference.batching import (
     Batcher,
     FullError,
     answered_together,
-    asked_of_body,
-    divided,
-    merged,
     num_characters,
-    num_together,
 )
+from pipelines.inference.server import MOST_ROWS, application, asked_of_body
 from pipelines.inference.tables import Table
+from pipelines.registry.opening import opened
+from tests.pipelines.registry.test_serving import untrained
 
 CLASSES = question_of_class(MODELS["sequence_classification"])
 TAGS = question_of_class(MODELS["token_classification"])
@@ -79,18 +81,8 @@ def test_choices_are_lists_of_strings() -> None:
         asked_of_body(body(dataframe_records=[row]), CHOICES)
 
 
-def test_what_is_merged_is_divided_again() -> None:
-    tables: list[Table] = [{"text": ["a"]}, {"text": ["b", "c"]}, {"text": ["d"]}]
-    assert merged(tables) == {"text": ["a", "b", "c", "d"]}
-    assert divided(merged(tables), [1, 2, 1]) == tables
+def test_characters_are_those_of_all_texts() -> None:
     assert num_characters({"text": ["ab", None], "choices": [["c", "de"], ["f"]]}) == 6
-
-
-def test_a_batch_takes_the_first_that_fit_and_at_least_one() -> None:
-    assert num_together([4, 4, 4], 8) == 2
-    assert num_together([9, 1], 8) == 1
-    assert num_together([1, 9, 1], 8) == 1  # nobody is passed over
-    assert num_together([], 8) == 0
 
 
 def lengths(table: Table) -> Table:
@@ -100,20 +92,18 @@ def lengths(table: Table) -> Table:
     return {"length": [len(text or "") for text in column]}
 
 
-def test_tables_with_the_same_columns_are_one_call() -> None:
+def test_tables_are_one_call_and_get_their_own_rows_back() -> None:
     calls: list[Table] = []
 
     def answer(table: Table) -> Table:
         calls.append(table)
         return lengths(table)
 
-    asked: list[Table] = [
-        {"text": ["a"]}, {"text": ["x"], "second_text": ["four"]}, {"text": ["bb", "ccc"]}
-    ]  # fmt: skip
+    asked: list[Table] = [{"text": ["a"]}, {"text": ["bb", "ccc"]}, {"text": ["dddd"]}]
     assert answered_together(answer, asked) == [
-        {"length": [1]}, {"length": [4]}, {"length": [2, 3]}
+        {"length": [1]}, {"length": [2, 3]}, {"length": [4]}
     ]  # fmt: skip
-    assert len(calls) == 2
+    assert calls == [{"text": ["a", "bb", "ccc", "dddd"]}]
 
 
 def test_a_table_that_cannot_be_answered_spoils_no_other() -> None:
@@ -123,30 +113,33 @@ def test_a_table_that_cannot_be_answered_spoils_no_other() -> None:
 
 
 def test_who_waits_together_is_answered_together_and_too_many_are_refused() -> None:
-    goes_on, sizes = threading.Event(), []
+    goes_on, calls = threading.Event(), []
 
     def answer(table: Table) -> Table:
-        sizes.append(len(table["text"]))
+        calls.append([len(text) for text in table["text"]])
         assert goes_on.wait(30)
         return lengths(table)
 
     async def ask() -> list[Any]:
         with ThreadPoolExecutor(1) as thread:
-            batcher = Batcher(answer, thread, most_waiting=3)
+            batcher = Batcher(answer, thread, most_waiting=6)
             first = asyncio.create_task(batcher.ask({"text": ["a"]}))
-            while not sizes:
+            while not calls:
                 await asyncio.sleep(0.01)
-            texts = ["bb", "c" * BATCH_CHARACTERS, "dddd", "one too many"]
-            others = [asyncio.create_task(batcher.ask({"text": [text]})) for text in texts]
+            tables: list[Table] = [{"text": [text]} for text in ("bb", "ccc")]
+            tables.append({"text": ["dddd"], "second_text": ["e"]})  # another question
+            tables += [{"text": [text]} for text in ("f" * BATCH_CHARACTERS, "gg", "h", "too many")]
+            others = [asyncio.create_task(batcher.ask(table)) for table in tables]
             await asyncio.sleep(0)
-            assert batcher.num_waiting == 3
             goes_on.set()
             return await asyncio.gather(first, *others, return_exceptions=True)
 
     *answered, refused = asyncio.run(ask())
-    assert [each["length"] for each in answered] == [[1], [2], [BATCH_CHARACTERS], [4]]
+    lengths_of = [1, 2, 3, 1, BATCH_CHARACTERS, 2, 1]
+    assert [each["length"] for each in answered] == [[length] for length in lengths_of]
     assert isinstance(refused, FullError)
-    assert sizes == [1, 1, 1, 1]  # neither neighbour fits beside the long text
+    # No neighbour fits beside the long text.
+    assert calls == [[1], [2, 3], [4], [BATCH_CHARACTERS], [2, 1]]
 
 
 def test_a_fault_reaches_everyone_of_a_batch_and_the_next_one_is_answered() -> None:
@@ -171,12 +164,71 @@ def test_a_fault_reaches_everyone_of_a_batch_and_the_next_one_is_answered() -> N
 
 def test_an_answer_is_sent_at_once() -> None:
     """Asyncio turns Nagle's algorithm off for sockets of TCP alone: else an answer waits 40 ms."""
-    with bound_socket("127.0.0.1", 0) as bound:
-        bound.listen()
-        with socket.create_connection(bound.getsockname()):
-            accepted, _ = bound.accept()
-            with accepted:
-                assert accepted.proto == socket.IPPROTO_TCP
+    with bound_socket("127.0.0.1", 0) as bound, socket.create_connection(bound.getsockname()):
+        accepted, _ = bound.accept()
+        with accepted:
+            assert accepted.proto == socket.IPPROTO_TCP
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    """The application of a small classifier, without a network."""
+    artifact = untrained(tmp_path_factory.mktemp("served"), "classification")
+    with ThreadPoolExecutor(1) as thread:
+        app = application(opened(artifact.local_folder()), "it", thread, 4, "float32")
+        yield TestClient(app)
+
+
+def test_a_request_of_too_many_rows_or_bytes_is_refused(client: TestClient) -> None:
+    rows = [{"text": "a"}] * (MOST_ROWS + 1)
+    answer = client.post("/invocations", json={"dataframe_records": rows})
+    assert answer.status_code == 413
+    assert "at most 1,024 rows, found 1,025; divide it" in answer.json()["message"]
+    assert len(client.post("/invocations", json={"dataframe_records": rows[1:]}).json()[
+        "predictions"]) == MOST_ROWS  # fmt: skip
+    answer = client.post("/invocations", json={"dataframe_records": [{"text": "a" * 2_000_000}]})
+    assert answer.status_code == 413
+    assert "at most 1 MiB" in answer.json()["message"]
+
+
+@pytest.mark.parametrize("kind", ["text/csv", "application/x-www-form-urlencoded", ""])
+def test_a_content_type_that_is_not_json_is_refused(client: TestClient, kind: str) -> None:
+    given = body(dataframe_records=[{"text": "a"}])
+    answer = client.post("/invocations", content=given, headers={"Content-Type": kind})
+    assert answer.status_code == 415
+    assert answer.json()["message"].startswith("the content type must be application/json")
+    kind = "application/json; charset=utf-8"
+    good = client.post("/invocations", content=given, headers={"Content-Type": kind})
+    assert good.status_code == 200
+
+
+def test_a_client_that_goes_away_is_no_error_of_ours(
+    client: TestClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    scope = {
+        "type": "http", "method": "POST", "path": "/invocations", "query_string": b"",
+        "headers": [(b"content-type", b"application/json")],
+    }  # fmt: skip
+    sent = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message.get("status"))
+
+    asyncio.run(client.app(scope, receive, send))
+    assert sent[0] == 499
+    assert not caplog.records
+
+
+def test_a_port_in_use_is_told_before_a_model_is_loaded(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with bound_socket("127.0.0.1", 0) as first:
+        port = str(first.getsockname()[1])
+        assert run(["serve", "no-such-model", "--port", port]) == MISTAKE
+    assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
 
 
 def test_half_an_emoji_is_a_replacement_character() -> None:

@@ -190,8 +190,8 @@ def serve(
 ) -> None:
     """Answer HTTP requests with a model of any task.
 
-    POST /invocations takes and gives what `mlflow models serve` does; /health and /metrics answer
-    GET. Requests that come at the same time are answered in one batch.
+    POST /invocations takes and gives what `mlflow models serve` does; GET /health says which model
+    answers. Requests that come at the same time are answered in one batch.
 
     Example: bertsmith serve bertsmith-classifier@champion --port 5001
     """
@@ -208,12 +208,17 @@ def serve(
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
-    """A socket bound to this address that does not listen yet: the model is loaded first."""
+    """A socket that listens at this address, so that no second server can take it meanwhile."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
+        try:
+            bound.bind(address)
+            bound.listen()
+        except OSError:
+            bound.close()
+            raise
     except OSError as error:
         raise UserError(
             f"cannot listen on {host}:{port} ({error.strerror}); choose another with --port or "
