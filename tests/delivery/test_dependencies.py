@@ -139,7 +139,7 @@ def test_every_requirement_is_pinned_within_its_bounds() -> None:
     pins = {
         canonicalize_name(name): pin for name, _, pin in (line.partition("==") for line in lines)
     }
-    extras = ("test", "docs", "documents", "onnx", "servers", "benchmarks", "cluster")
+    extras = ("test", "docs", "documents", "onnx", "servers", "serve", "benchmarks", "cluster")
     for name, requirement in declared(*extras).items():
         assert name == "bertsmith" or requirement.specifier.contains(pins[name]), requirement
 

@@ -1,0 +1,38 @@
+"""`bertsmith serve` as a Ray Serve application: replicas on several nodes under one address.
+
+    serve run infra.ray_serve:build model=bertsmith-classifier@champion replicas=4 cpus=2
+
+Each replica answers as `bertsmith serve` does, with `cpus` threads. The tracker is that of
+MLFLOW_TRACKING_URI, or of the home (`home=…`), which every node must reach.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from ray import serve
+from ray.serve import Application
+
+
+def build(arguments: dict[str, str]) -> Application:
+    """The application that `serve run` starts."""
+    model, home = arguments["model"], arguments.get("home")
+    cpus, replicas = int(arguments.get("cpus", "1")), int(arguments.get("replicas", "1"))
+
+    def application() -> object:
+        import torch
+
+        from flows.cli.registry import asked_model, model_address
+        from pipelines.inference import server
+        from pipelines.registry.opening import opened
+
+        torch.set_num_threads(cpus)
+        with asked_model(model, Path(home) if home else None) as (folder, called):
+            loaded = opened(folder)
+        called = model_address(called)
+        server.warm_up(loaded, server.question_for(loaded[0], called), "float32")
+        return server.application(loaded, called, ThreadPoolExecutor(1), 64, "float32")
+
+    replica = serve.deployment(serve.ingress(application)())
+    return replica.options(
+        num_replicas=replicas, ray_actor_options={"num_cpus": cpus}, max_ongoing_requests=128
+    ).bind()
