@@ -15,7 +15,6 @@ from pipelines.stages.examples.batches import (
     ExampleReader,
     epoch_of,
     evaluation_batches,
-    largest_batch,
     micro_batches,
     num_evaluation_batches,
 )
@@ -224,15 +223,3 @@ def test_next_sentence_labels_say_whether_b_is_random(small_examples, reader):
     assert pa.array(rows.is_random_next).equals(column)
     batch = step_of(reader, 0)[0]
     assert set(batch.next_sentence_labels.tolist()) <= {0, 1}
-
-
-def test_the_largest_batch_needs_what_no_batch_of_the_training_exceeds(reader):
-    largest = largest_batch(reader, 6)
-    assert largest.tokens.lengths == (reader.max_tokens,) * 6
-    for step in range(5):
-        for _, batch in micro_batches(
-            reader, seed=0, step=step, global_batch_size=12, micro_batch_size=6
-        ):
-            assert batch.tokens.num_tokens <= largest.tokens.num_tokens
-            assert batch.counts["mlm"] <= largest.counts["mlm"]
-            assert batch.counts.keys() == largest.counts.keys()

@@ -40,6 +40,7 @@ def chain(settings: CorpusSettings, context: StageContext) -> list[Artifact]:
 def modification_times(folder: Path) -> dict[str, int]:
     """When each working file was written."""
     files = [path for path in folder.glob(".work-*/*") if path.is_file()]
+    files = [path for path in files if not path.name.startswith(".")]  # the store's own notes
     return {path.name: path.stat().st_mtime_ns for path in files}
 
 

@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 
 from pipelines.config.errors import UserError
-from pipelines.stages.examples.batches import (
-    ExampleReader,
-)
+from pipelines.stages.corpus.settings import CorpusSettings, TextFiles
+from pipelines.stages.corpus.stage import build_corpus
+from pipelines.stages.examples.batches import ExampleReader
+from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.shards import read_example_batch
+from pipelines.stages.examples.stage import build_examples
+from tests.pipelines.small_data import invented_text
 
 
 def test_shards_hold_equally_many_tokens(small_examples):
@@ -42,3 +45,17 @@ def test_files_take_little_more_than_two_bytes_a_token(small_examples):
     )
     overhead = 1500 * len(small_examples.names("train-"))  # schema and footer of these tiny files
     assert (num_bytes - overhead) / small_examples.statistics["train"]["tokens"] < 2.5
+
+
+def test_documents_of_one_sentence_are_refused_where_pairs_are_asked_for(
+    tmp_path, small_vocabulary, small_context
+):
+    """A blank line after every sentence: no sentence is followed by another one."""
+    sentences = [invented_text(number, 1) for number in range(80)]
+    (tmp_path / "a.txt").write_text("\n\n".join(sentences))
+    source = TextFiles(paths=(str(tmp_path / "a.txt"),), layout="blank_line")
+    corpus = build_corpus(CorpusSettings(sources=(source,)), small_context)
+    pairs, alone = ExampleSettings(max_tokens=64), ExampleSettings(max_tokens=64, objective="mlm")
+    with pytest.raises(UserError, match=r"100% of the sentence pairs would be random.*--layout"):
+        build_examples(pairs, corpus, small_vocabulary, small_context)
+    assert build_examples(alone, corpus, small_vocabulary, small_context)

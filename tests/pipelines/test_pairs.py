@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipelines.stages.examples.pairs import PairPlanner, Pairs, SentenceTable, cuts
+from pipelines.stages.examples.objectives import PairPlanner, Pairs, SentenceTable, cuts
 
 ROOM = 61
 

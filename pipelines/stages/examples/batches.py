@@ -104,28 +104,6 @@ def _evaluation_sizes(
     return count, max(1, batch_tokens // reader.max_tokens)
 
 
-def largest_batch(
-    reader: ExampleReader, num_examples: int, *, masking: MaskingConfig | None = None
-) -> Batch:
-    """A batch that needs as much memory as any of `num_examples`: all have full length.
-
-    Its ids are those of the first examples, repeated.
-    """
-    ids = reader.rows(0, np.arange(min(num_examples, reader.pass_sizes[0]))).input_ids
-    lengths = np.full(num_examples, reader.max_tokens)
-    has_pairs = reader.has_pairs
-    rows = Rows(
-        input_ids=np.resize(ids, num_examples * reader.max_tokens),
-        lengths=lengths,
-        segment_b_start=lengths // 2 if has_pairs else lengths,
-        is_random_next=np.zeros(num_examples, np.bool_) if has_pairs else None,
-        masked_positions=None,
-        masked_ids=None,
-    )
-    keys = random_bits(0, "masks of the largest batch", np.arange(num_examples))
-    return _batch(reader, rows, keys, masking)
-
-
 @contextmanager
 def prefetched(batches_of: "MicroBatches", num_steps: int) -> "Iterator[MicroBatches]":
     """The same micro-batches, read ahead in a thread while the model computes.

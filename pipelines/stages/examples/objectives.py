@@ -1,19 +1,29 @@
 """What an example is, for each objective: token shards in, ragged examples out.
 
-`mlm_nsp` is BERT's (Devlin et al., 2019): [CLS] A [SEP] B [SEP]. `mlm` packs full sentences across
-documents (Liu et al., 2019, "full-sentences"): [CLS] text [SEP], documents parted by [SEP]. `clm`
-cuts the stream [CLS] document [SEP] [CLS] ... into windows for a left-to-right model.
+`mlm_nsp` is BERT's (Devlin et al., 2019): [CLS] A [SEP] B [SEP]. A document's sentences are taken
+in order. Enough for one example make a chunk, which is cut in two at random: in half of the
+examples the second segment is what followed, in the others it comes from another document and the
+sentences it replaced are put back. Other than in the reference implementation the random segment
+never comes from the same document, the two kinds balance even where chunks of a single sentence
+leave no choice, and truncation never removes a sentence whole.
+
+`mlm` packs full sentences across documents (Liu et al., 2019, "full-sentences"): [CLS] text [SEP],
+documents parted by [SEP]. `clm` cuts the stream [CLS] document [SEP] [CLS] ... into windows for a
+left-to-right model.
 """
 
-from bisect import bisect_right
+import random
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.stages.examples.pairs import PairPlanner, SentenceTable
 from pipelines.stages.examples.token_shards import TokenShard, ranges
+
+_MAX_TRIES: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,3 +143,189 @@ def _with_special_ids(
     stream[starts[:-1][before == 1]] = special.cls
     stream[ranges(starts[:-1] + before, lengths)] = shard.ids[: shard.sentence_starts[-1]]
     return stream, starts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentenceTable:
+    """Where sentences and documents begin among the tokens of a shard.
+
+    `starts[i]` is the first token of sentence i and `starts[-1]` the number of tokens;
+    `documents[d]` is the first sentence of document d and `documents[-1]` the number of sentences;
+    `groups[d]` is shared by the pieces of one document.
+    """
+
+    starts: list[int]
+    documents: list[int]
+    groups: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Pairs:
+    """Token ranges of the examples: A in the shard itself, B in `pool[b_shard]`."""
+
+    a_begin: NDArray[np.int64]
+    a_length: NDArray[np.int64]
+    b_shard: NDArray[np.int64]
+    b_begin: NDArray[np.int64]
+    b_length: NDArray[np.int64]
+    is_random: NDArray[np.bool_]
+    num_truncated_tokens: int  # of the shard's own sentences
+    num_without_choice: int  # examples whose chunk was a single sentence
+
+
+class PairPlanner:
+    """Plans the examples of a shard; `pool[0]` is the shard, random segments come from all.
+
+    `max_tokens` is the room for both segments, without special tokens; no sentence may be longer.
+    """
+
+    def __init__(
+        self, pool: Sequence[SentenceTable], *, max_tokens: int, short_fraction: float, seed: int
+    ) -> None:
+        self._pool = pool
+        self._max_tokens = max_tokens
+        self._short_fraction = short_fraction
+        self._random = random.Random(seed)
+        self._candidates = [
+            (shard, document, group)
+            for shard, table in enumerate(pool)
+            for document, group in enumerate(table.groups)
+        ]
+        self._unbalanced = 0  # examples that had to be random and await a true one in return
+        self._opposite: bool | None = None  # of the last coin, for the next example
+        self._num_truncated_tokens = 0
+        self._num_without_choice = 0
+
+    def plan(self) -> Pairs:
+        """All examples of the shard, in the order of its documents."""
+        rows: list[tuple[int, int, int, int, int, bool]] = []
+        for document in range(len(self._pool[0].groups)):
+            self._plan_document(document, rows)
+        columns = np.array(rows, dtype=np.int64).reshape(-1, 6).T
+        a_begin, a_length, b_shard, b_begin, b_length, is_random = columns
+        return Pairs(
+            a_begin=a_begin,
+            a_length=a_length,
+            b_shard=b_shard,
+            b_begin=b_begin,
+            b_length=b_length,
+            is_random=is_random.astype(np.bool_),
+            num_truncated_tokens=self._num_truncated_tokens,
+            num_without_choice=self._num_without_choice,
+        )
+
+    def _plan_document(
+        self, document: int, rows: list[tuple[int, int, int, int, int, bool]]
+    ) -> None:
+        table = self._pool[0]
+        starts, group = table.starts, table.groups[document]
+        first, end = table.documents[document], table.documents[document + 1]
+        while first < end:
+            target = self._target()
+            middle, after = self._chunk(first, end, target)
+            a_begin, a_length = starts[first], starts[middle] - starts[first]
+            a_spare, a_limits = _spare(starts, first, middle)
+            is_random = self._decide(has_choice=after > middle)
+            if is_random:
+                shard, b_begin, b_length = self._random_segment(group, target - a_length)
+                b_spare, b_limits = b_length - 1, (b_length, b_length)
+            else:
+                shard, b_begin, b_length = 0, starts[middle], starts[after] - starts[middle]
+                b_spare, b_limits = _spare(starts, middle, after)
+            a_cut, b_cut = cuts(a_length, b_length, self._max_tokens, a_spare, b_spare)
+            a_begin += self._front_share(a_cut, a_limits)
+            b_begin += self._front_share(b_cut, b_limits)
+            self._num_truncated_tokens += a_cut + (0 if is_random else b_cut)
+            rows.append((a_begin, a_length - a_cut, shard, b_begin, b_length - b_cut, is_random))
+            first = middle if is_random else after  # what a random segment replaced is put back
+
+    def _target(self) -> int:
+        """Tokens to fill: all there is room for, now and then fewer."""
+        if self._random.random() < self._short_fraction:
+            return 2 + self._below(self._max_tokens - 1)
+        return self._max_tokens
+
+    def _chunk(self, first: int, end: int, target: int) -> tuple[int, int]:
+        """Sentences [first, middle) for A, [middle, after) for B; B is empty if one is all."""
+        starts = self._pool[0].starts
+        # The fewest sentences that reach the target, or what is left of the document.
+        after = min(bisect_left(starts, starts[first] + target, first + 1), end)
+        if after - first == 1:
+            return after, after
+        middle = first + 1 + self._below(after - first - 1)
+        excess = starts[after] - starts[first] - self._max_tokens
+        if excess > _spare(starts, first, middle)[0] + _spare(starts, middle, after)[0]:
+            after -= 1  # else a sentence would vanish: the last one begins the next chunk
+            middle = max(first + 1, min(middle, after - 1))
+        return middle, after
+
+    def _decide(self, *, has_choice: bool) -> bool:
+        """Whether B is random: a coin decides for two examples, one of each kind.
+
+        Examples without choice are made up for by true ones.
+        """
+        if not has_choice:
+            self._num_without_choice += 1
+            self._unbalanced += 1
+            return True
+        if self._unbalanced:
+            self._unbalanced -= 1
+            return False
+        if self._opposite is None:
+            is_random = self._random.random() < 0.5
+            self._opposite = not is_random
+            return is_random
+        is_random, self._opposite = self._opposite, None
+        return is_random
+
+    def _random_segment(self, group: int, target: int) -> tuple[int, int, int]:
+        """Shard, first token and length of successive sentences of another document."""
+        index = self._below(len(self._candidates))
+        for _ in range(_MAX_TRIES):
+            if self._candidates[index][2] != group:
+                break
+            index = self._below(len(self._candidates))
+        else:  # one document makes up most of the pool
+            while self._candidates[index][2] == group:
+                index = (index + 1) % len(self._candidates)
+        shard, document, _ = self._candidates[index]
+        table = self._pool[shard]
+        begin, end = table.documents[document], table.documents[document + 1]
+        first = begin + self._below(end - begin)
+        reach = table.starts[first] + max(target, 1)
+        after = min(bisect_left(table.starts, reach, first + 1), end)
+        return shard, table.starts[first], table.starts[after] - table.starts[first]
+
+    def _front_share(self, cut: int, limits: tuple[int, int]) -> int:
+        """How many of `cut` tokens go from the front, each at even odds, within the limits."""
+        if not cut:
+            return 0
+        front = self._random.getrandbits(cut).bit_count()
+        return min(max(front, cut - limits[1]), limits[0])
+
+    def _below(self, bound: int) -> int:
+        return int(self._random.random() * bound)
+
+
+def cuts(
+    a_length: int, b_length: int, max_tokens: int, a_spare: int, b_spare: int
+) -> tuple[int, int]:
+    """Tokens that A and B lose so that both fit: the longer one first, then both in turn.
+
+    Neither loses more than it can spare, if that is possible.
+    """
+    excess = a_length + b_length - max_tokens
+    if excess <= 0:
+        return 0, 0
+    from_longer = min(excess, abs(a_length - b_length))
+    rest = excess - from_longer
+    a_cut = rest // 2 + (from_longer if a_length > b_length else 0)
+    a_cut = min(max(a_cut, excess - b_spare), a_spare)
+    return a_cut, excess - a_cut
+
+
+def _spare(starts: list[int], first: int, after: int) -> tuple[int, tuple[int, int]]:
+    """What a segment can lose without losing a sentence: in all, and at its front and back."""
+    front = starts[first + 1] - starts[first] - 1
+    back = starts[after] - starts[after - 1] - 1
+    return (front if after - first == 1 else front + back), (front, back)

@@ -1,10 +1,7 @@
 """An examples artifact, open for reading: any example of any pass, memory-mapped."""
 
-import logging
 import tempfile
-import threading
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +16,6 @@ from numpy.typing import NDArray
 from bert_core.masking import MaskableVocabulary, MaskingConfig
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import Artifact
-from pipelines.artifacts.cache import LocalCache
 from pipelines.config.errors import UserError
 from pipelines.stages.examples.settings import ExampleSet, ExampleSettings
 from pipelines.stages.examples.shards import (
@@ -28,8 +24,6 @@ from pipelines.stages.examples.shards import (
     lists_in,
     read_example_batch,
 )
-
-logger = logging.getLogger(__name__)
 
 _TRIES = 3  # to open a file of the cache
 _THREADS = 4  # that fetch shards of a remote store
@@ -50,19 +44,13 @@ class Rows:
 class ExampleReader:
     """One set of the examples of an artifact: `train`, `short` or `heldout`.
 
-    A shard is opened when an example of it is first read. From a remote store the shards of the
-    present and the next pass are fetched in the background, if the node's cache holds them: a rank
-    needs all of a pass, whose order is random (docs/decisions/0020). Each rank of a node begins
-    with its `share`, (local rank, ranks on the node). Reading raises UserError for a shard made
-    with another vocabulary than the manifest names.
+    A shard is opened, and fetched from a remote store, when an example of it is first read. As the
+    order is random, the first steps of a pass fetch all of it; `batches.prefetched` reads them
+    while the model computes. Reading raises UserError for a shard made with another vocabulary than
+    the manifest names.
     """
 
-    def __init__(
-        self,
-        examples: Artifact,
-        split: ExampleSet,
-        share: tuple[int, int] = (0, 1),
-    ) -> None:
+    def __init__(self, examples: Artifact, split: ExampleSet) -> None:
         if examples.kind != "examples":
             raise UserError(f"{examples.url} holds no examples but a {examples.kind}")
         self.split = split
@@ -81,8 +69,6 @@ class ExampleReader:
         self._edges = [np.cumsum([0, *each]) for each in sizes]
         self._open: dict[str, _Shard] = {}
         self._examples = examples
-        self._share = share
-        self._fetched_ahead: set[int] = set()  # passes
 
     def __len__(self) -> int:
         """Examples of all passes."""
@@ -124,11 +110,7 @@ class ExampleReader:
             number = np.searchsorted(edges, indices, side="right") - 1
             names += [self._passes[pass_number][each] for each in number.tolist()]
             offsets += (indices - edges[number]).tolist()
-        if not self._examples.is_local:
-            self._fetch(names)
-            for pass_number, _ in groups:
-                self._fetch_ahead(pass_number)
-        places = list(zip(map(self._shard, names), offsets, strict=True))
+        places = list(zip(self._open_all(names), offsets, strict=True))
         input_ids, lengths = _joined([shard.input_ids.row(row) for shard, row in places])
         positions = masked_ids = is_random = None
         if self.has_pairs:
@@ -152,58 +134,24 @@ class ExampleReader:
             masked_ids=masked_ids,
         )
 
-    def _fetch(self, names: Iterable[str]) -> None:
-        """Open these shards, several at a time; what is fetched ahead does not hold them up."""
+    def _open_all(self, names: list[str]) -> list["_Shard"]:
+        """The shards of these names; what a remote store holds is fetched several at a time."""
         missing = [name for name in dict.fromkeys(names) if name not in self._open]
-        if missing:
+        if missing and not self._examples.is_local:
             with ThreadPoolExecutor(_THREADS) as pool:
-                list(pool.map(self._shard, missing))
+                self._open.update(zip(missing, pool.map(self._opened, missing), strict=True))
+        for name in missing:
+            if name not in self._open:
+                self._open[name] = self._opened(name)
+        return [self._open[name] for name in names]
 
-    def _fetch_ahead(self, pass_number: int) -> None:
-        """Have the rest of the pass fetched in the background, and the pass after it."""
-        waiting: deque[str] = deque()
-        for wanted in (pass_number, (pass_number + 1) % len(self._passes)):
-            if wanted in self._fetched_ahead:
-                continue
-            self._fetched_ahead.add(wanted)
-            names = self._passes[wanted]
-            records = self._examples.manifest.files
-            num_bytes = sum(records[name].bytes for name in names)
-            room = LocalCache().max_bytes
-            if num_bytes > room:
-                logger.warning(
-                    "the cache holds %s bytes, less than the %s of a pass, so its shards are not "
-                    "fetched ahead; raise BERTSMITH_CACHE_BYTES", room, num_bytes,
-                )  # fmt: skip
-                continue
-            begin = len(names) * self._share[0] // self._share[1]
-            waiting.extend([*names[begin:], *names[:begin]])
-        for _ in range(min(_THREADS, len(waiting))):
-            # A daemon: a process that ends waits for no download.
-            threading.Thread(
-                target=self._open_until_empty, args=(waiting,), name="fetch", daemon=True
-            ).start()
-
-    def _open_until_empty(self, waiting: "deque[str]") -> None:
-        with suppress(IndexError):
-            while True:
-                name = waiting.popleft()
-                try:
-                    self._shard(name)
-                except Exception as error:  # noqa: BLE001  (raised where the shard is asked for)
-                    logger.warning("%s could not be fetched ahead: %s", name, error)
-
-    def _shard(self, name: str) -> "_Shard":
+    def _opened(self, name: str) -> "_Shard":
         vocabulary = self._examples.manifest.inputs["vocabulary"]
-        for tries_left in reversed(range(_TRIES)):
-            if name in self._open:
-                break
-            try:
-                self._open[name] = _Shard(self._examples.local(name), vocabulary)
-            except FileNotFoundError:  # another download may evict the file before it is opened
-                if not tries_left:
-                    raise
-        return self._open[name]
+        for _ in range(_TRIES - 1):
+            # Another download may evict the file from the cache before it is opened.
+            with suppress(FileNotFoundError):
+                return _Shard(self._examples.local(name), vocabulary)
+        return _Shard(self._examples.local(name), vocabulary)
 
 
 class _Shard:

@@ -27,7 +27,7 @@ from pipelines.stages.pretraining.continuing import (
 from pipelines.stages.pretraining.figures import HeldoutExamples
 from pipelines.stages.pretraining.settings import PretrainingSettings, phases_of
 from pipelines.stages.vocabulary.stage import load_tokenizer
-from pipelines.training.ranks import Work, rank_and_world_size, share_of_node
+from pipelines.training.ranks import Work, rank_and_world_size
 
 STAGE = "pretraining"
 
@@ -41,8 +41,7 @@ def pretraining_work(settings: PretrainingSettings, values: dict[str, Any]) -> I
     """
     rank, world_size = rank_and_world_size()
     tokenizer = load_tokenizer(values["vocabulary"])
-    share = share_of_node()
-    training = TrainingExamples(settings, values["examples"], rank, world_size, share)
+    training = TrainingExamples(settings, values["examples"], rank, world_size)
     heldout = HeldoutExamples(values["examples"], tokenizer, rank, world_size)
 
     def build_model() -> TokenModel:
@@ -101,12 +100,11 @@ class TrainingExamples:
         examples: Artifact,
         rank: int,
         world_size: int,
-        share: tuple[int, int] = (0, 1),  # of the node's fetching: see `ExampleReader`
     ) -> None:
         self._settings = settings
         self._phases = phases_of(settings)
         self._readers = {
-            phase.examples: ExampleReader(examples, phase.examples, share) for phase in self._phases
+            phase.examples: ExampleReader(examples, phase.examples) for phase in self._phases
         }
         self._ranks = rank, world_size
 
