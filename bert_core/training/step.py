@@ -11,12 +11,15 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.utils import get_total_norm
 
 from bert_core.backends.dropout import DropoutKey
 from bert_core.batch import Batch
 from bert_core.model.trainable import TrainableModel
 from bert_core.training.optimizer import Optimizer
 from bert_core.training.ranks import sum_over_ranks
+
+_NORM_ELEMENTS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +65,7 @@ def optimizer_step(
         seed=seed, step=step, dtype=dtype, wants_stop=wants_stop,
     )  # fmt: skip
     losses = sums / counts[: len(names)].clamp(min=1.0)
-    grad_norm = torch.linalg.vector_norm(optimizer.arena.gradients)
+    grad_norm = gradient_norm(optimizer.arena.gradients)
     max_norm = optimizer.config.max_grad_norm
     learning_rate = optimizer.config.learning_rate_at(step)
     is_taken = optimizer.update(
@@ -118,6 +121,11 @@ def step_gradients(
             sums += totals.detach()
     exchange.finish()
     return counts, sum_over_ranks(sums)
+
+
+def gradient_norm(gradients: Tensor) -> Tensor:
+    """The norm of one buffer, in parts: on a CPU torch's of 110 million numbers is 1% too small."""
+    return get_total_norm(gradients.split(_NORM_ELEMENTS))
 
 
 def diagnose(

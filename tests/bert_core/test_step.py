@@ -15,7 +15,7 @@ from bert_core.training import evaluation
 from bert_core.training.evaluation import evaluate
 from bert_core.training.optimization import AdamW
 from bert_core.training.optimizer_settings import OptimizationConfig
-from bert_core.training.step import optimizer_step
+from bert_core.training.step import gradient_norm, optimizer_step
 from tests.bert_core.batches import pretraining_batch, small_config
 
 LENGTHS = (3, 17, 64, 5, 64, 29, 12, 40)
@@ -154,3 +154,11 @@ def test_precision_is_what_was_asked_for_or_what_the_machine_has():
     assert compute_dtype("auto", "cpu") in (torch.float32, torch.bfloat16)
     with pytest.raises(ValueError, match="auto, bf16 or float32, got 'fp16'"):
         compute_dtype("fp16", "cpu")
+
+
+def test_the_norm_of_a_large_buffer_is_exact_and_that_of_a_small_one_as_it_was():
+    gradients = torch.randn(1 << 25, generator=torch.Generator().manual_seed(0))
+    exact = gradients.double().norm().item()
+    assert gradient_norm(gradients).item() == pytest.approx(exact, rel=2e-5)
+    small = gradients[:123_456]
+    assert torch.equal(gradient_norm(small), torch.linalg.vector_norm(small))
