@@ -83,8 +83,8 @@ class LAMB(Optimizer):
 class Muon(AdamW):
     """Orthogonalized momentum for the layers' matrices; AdamW for tables, heads and vectors.
 
-    Jordan, "Muon: An optimizer for hidden layers in neural networks" (2024); the iteration, its
-    coefficients and the two rates are those of `torch.optim.Muon`.
+    Jordan, "Muon: An optimizer for hidden layers in neural networks" (2024); the iteration and its
+    coefficients are those of `torch.optim.Muon`, the rate its "match_rms_adamw".
     """
 
     name: ClassVar[OptimizerName] = "muon"
@@ -111,7 +111,8 @@ class Muon(AdamW):
         segment.values.mul_(1 - learning_rate * segment.group.weight_decay * moves)
         updates = self._by_shape(segment, looked_ahead)
         for shape, matrices in self._by_shape(segment, segment.values).items():
-            rate = learning_rate * self._rate_scale(*shape)
+            # So that steps are as large as AdamW's, and one learning rate serves both.
+            rate = learning_rate * (0.2 * math.sqrt(max(shape)))
             steps = orthogonalized(torch.stack(updates[shape])).float()
             torch._foreach_sub_(matrices, list(steps.mul_(rate * moves).unbind()))
 
@@ -121,11 +122,6 @@ class Muon(AdamW):
             for matrix in published_matrices(name, view):
                 by_shape[matrix.shape[0], matrix.shape[1]].append(matrix)
         return by_shape
-
-    def _rate_scale(self, num_rows: int, num_columns: int) -> float:
-        if self.config.muon_rate == "original":
-            return math.sqrt(max(1.0, num_rows / num_columns))
-        return 0.2 * math.sqrt(max(num_rows, num_columns))
 
 
 def orthogonalized(matrices: Tensor) -> Tensor:

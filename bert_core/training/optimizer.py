@@ -147,9 +147,7 @@ class Optimizer(ABC):
         self._is_skipped = torch.zeros((), device=device)  # whether the update is left out
         self.guard = Guard(config.guard, config.max_grad_norm, device)
         names = [name for name, _ in model.named_parameters()]
-        self.exchange = GradientExchange(
-            self.arena, names, config.exchange_dtype, config.bucket_megabytes
-        )
+        self.exchange = GradientExchange(self.arena, names, config.exchange_dtype)
         self._average: Tensor | None = None
         if config.averaging_decay is not None:
             self._average = torch.zeros_like(self._own_values())

@@ -42,10 +42,7 @@ class OptimizationConfig:
             "encoder.layers.*"; the first matching pattern counts.
         averaging_decay: of the running average of the weights; None: no average is kept.
         muon_momentum: of Muon's running mean of gradients.
-        muon_rate: how Muon's rate follows a matrix's shape. "match_rms_adamw" makes its steps as
-            large as AdamW's, so that one learning rate serves both; "original" is Jordan's.
         exchange_dtype: in which gradients are sent between ranks; one rank alone rounds none.
-        bucket_megabytes: how many of gradients are sent at once.
         shard_optimizer_state: each rank holds the moments of a share of the parameters and
             updates it; changes no bit. Build the optimizer once `torch.distributed` is initialised.
         guard: which steps are skipped, and how many in a row stop training.
@@ -68,9 +65,7 @@ class OptimizationConfig:
     rate_scales: Mapping[str, float] = field(default_factory=dict)
     averaging_decay: float | None = None
     muon_momentum: float = 0.95
-    muon_rate: Literal["match_rms_adamw", "original"] = "match_rms_adamw"
     exchange_dtype: Literal["float32", "bf16"] = "float32"
-    bucket_megabytes: float = 25.0
     shard_optimizer_state: bool = False
     guard: GuardConfig = field(default_factory=GuardConfig)
 
@@ -81,7 +76,7 @@ class OptimizationConfig:
             raise ValueError(
                 f"warmup_steps must lie in [0, {self.num_steps}], got {self.warmup_steps}"
             )
-        for name in ("learning_rate", "eps", "bucket_megabytes"):
+        for name in ("learning_rate", "eps"):
             check_number(name, getattr(self, name), "be positive and finite")
         check_number("weight_decay", self.weight_decay, "be finite and not negative")
         for name in ("layer_decay", "decay_fraction"):
@@ -112,7 +107,6 @@ class OptimizationConfig:
         if self.optimizer is not None:
             check_choice("optimizer", self.optimizer, get_args(OptimizerName))
         check_choice("schedule", self.schedule, get_args(Schedule))
-        check_choice("muon_rate", self.muon_rate, ("match_rms_adamw", "original"))
         check_choice("exchange_dtype", self.exchange_dtype, ("float32", "bf16"))
 
     def learning_rate_at(self, step: int) -> float:

@@ -68,17 +68,11 @@ class TorchAdamW(Reference):
 
 
 class TorchMuon(TorchAdamW):
-    adjustment = "match_rms_adamw"
-
     def __init__(self, model, layer_decay):
         super().__init__(model, layer_decay, lambda group: not group["is_hidden"])
         hidden = [group for group in self.groups() if group["is_hidden"]]
         assert len(hidden) == 4 * NUM_LAYERS
-        self.optimizers.append(torch.optim.Muon(hidden, lr=RATE, adjust_lr_fn=self.adjustment))
-
-
-class TorchOriginalMuon(TorchMuon):
-    adjustment = "original"
+        self.optimizers.append(torch.optim.Muon(hidden, lr=RATE, adjust_lr_fn="match_rms_adamw"))
 
 
 class WrittenLAMB(Reference):

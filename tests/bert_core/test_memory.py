@@ -4,7 +4,6 @@ Whether the padding keeps a thread's empty heap is not among what is shown here:
 how the blocks of a training step come to lie (docs/log.md).
 """
 
-import os
 import platform
 import subprocess
 import sys
@@ -51,29 +50,3 @@ def test_kept_blocks_cost_no_fresh_pages(thread):
     returned, kept = map(int, output.split())
     assert returned > 100  # ten times 80 MiB, be its pages as large as they will
     assert kept < returned / 10
-
-
-GROWING = """
-import torch
-from bert_core.backends.memory import let_segments_grow
-print(let_segments_grow(), torch._C._accelerator_getAllocatorSettings())
-"""
-
-
-@pytest.mark.parametrize(
-    ("variable", "printed"),
-    [
-        (None, "True expandable_segments:True"),
-        ("PYTORCH_ALLOC_CONF", "False max_split_size_mb:64"),
-        ("PYTORCH_CUDA_ALLOC_CONF", "False max_split_size_mb:64"),
-    ],
-)
-def test_a_gpu_s_segments_grow_unless_a_person_said_otherwise(variable, printed):
-    environment = {k: v for k, v in os.environ.items() if not k.endswith("ALLOC_CONF")}
-    if variable:
-        environment[variable] = "max_split_size_mb:64"
-    ran = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", GROWING],
-        env=environment, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert ran.stdout.split("\n")[0] == printed

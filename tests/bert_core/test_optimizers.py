@@ -12,7 +12,6 @@ from tests.bert_core.batches import pretraining_batch, small_config
 from tests.bert_core.optimizer_references import (
     TorchAdamW,
     TorchMuon,
-    TorchOriginalMuon,
     WrittenLAMB,
 )
 from tests.bert_core.optimizer_runs import DECAY, NUM_STEPS, draw_gradients, new_model, new_run
@@ -32,7 +31,6 @@ REFERENCES = {
     "adamw": ("adamw", TorchAdamW, {}, 2e-6),
     "lamb": ("lamb", WrittenLAMB, {}, 1e-5),
     "muon": ("muon", TorchMuon, {}, 1e-5),
-    "muon, original": ("muon", TorchOriginalMuon, {"muon_rate": "original"}, 1e-5),
 }
 
 

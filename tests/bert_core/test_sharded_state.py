@@ -97,7 +97,7 @@ def gathered(rank):
     model, optimizer = new_run("adamw", **SETTINGS)
     take_steps(model, optimizer, 0, 1)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-        state = optimizer.state_dict(is_wanted=rank == 0)
+        state = optimizer.state_dict(is_writer=rank == 0)
     events = [e for e in profiled.profiler.kineto_results.events() if e.name() == "[memory]"]
     moments = [v for key, v in state.items() if isinstance(v, dict) and key != "guard"]
     # By storages: gloo's threads free buffers where the profiler does not look.
@@ -142,7 +142,7 @@ def halted(rank):
         optimizer.state_dict()
     except SkippedStepsError as error:
         dist.barrier()  # nobody waits in a collective for one that raised
-        return error.last_step, digest(model.state_dict()) == before
+        return error.last.step, digest(model.state_dict()) == before
     return None
 
 

@@ -8,12 +8,13 @@ from bert_core.training.optimizer_settings import OptimizationConfig
 from bert_core.training.step import optimizer_step
 from tests.bert_core.batches import pretraining_batch
 from tests.bert_core.ranks import run_ranks
-from tests.bert_core.test_gradient_exchange import BUCKET_MEGABYTES, new_model
+from tests.bert_core.test_gradient_exchange import exchange_of, new_model
 
 
 def one_step(rank, dtype):
     model = new_model()
-    optimizer = AdamW(model, OptimizationConfig(num_steps=2, bucket_megabytes=BUCKET_MEGABYTES))
+    optimizer = AdamW(model, OptimizationConfig(num_steps=2))
+    optimizer.exchange = exchange_of(model, optimizer.arena)  # many buckets
     mine = [(rank, pretraining_batch(seed=rank)), (rank + 2, pretraining_batch(seed=rank + 2))]
     report = optimizer_step(model, optimizer, mine, seed=0, step=0, dtype=dtype)
     return float(report.grad_norm), optimizer.arena.values.tolist()

@@ -103,7 +103,7 @@ def test_the_disk_is_asked_for_as_much_as_a_checkpoint_takes(
     if best is not None:
         best.consider(state.model, [{"step": 2, "eval/loss": 1.0}])
     values = {"checkpoints": ["", None], "checkpoint_folder": None}
-    worker._prepare_first_step(loop.work, state, values, 1)
+    worker._prepare_first_step(loop.work, state, values)
     assert save(state, Position(seed=0, step=2), is_last=False)
     state.checkpoints.wait()
     (stored,) = state.checkpoints.stored()
