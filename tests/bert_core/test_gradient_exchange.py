@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from torch.utils.checkpoint import checkpoint
 
-from bert_core.backends.cpu.layout import lay_out
 from bert_core.backends.dropout import DropoutKey
 from bert_core.backends.operations import use_backend
 from bert_core.batch import LabelledBatch
@@ -165,46 +163,6 @@ def test_in_bfloat16_gradients_are_sums_of_rounded_ones(ranks):
     assert torch.equal(rounded, rounded.bfloat16().float())
     assert not torch.equal(rounded, exact)
     assert torch.nn.functional.cosine_similarity(exact, rounded, dim=0) > 0.9999
-
-
-def hooked_twice(rank, use_reentrant):
-    """Whether gradients are equal with layers that are called again, and buckets sent early."""
-    model = new_model()
-    encoder = model.encoder
-
-    def forward(tokens, dropout_key=None, positions=None):
-        layout = lay_out(tokens)
-        hidden = encoder.embeddings(layout.sort(tokens), None)
-        for layer in encoder.layers:
-            hidden = checkpoint(layer, hidden, layout, None, use_reentrant=use_reentrant)
-        hidden = layout.restore(hidden)
-        return hidden if positions is None else hidden[positions]
-
-    encoder.forward = forward
-    arena = AdamW(model, OptimizationConfig(num_steps=1)).arena
-    gradients = []
-    for is_early in (True, False):
-        arena.gradients.zero_()
-        both = exchange_of(model, arena)
-        if is_early:
-            with both.while_backward():
-                backward(model, rank)
-            num_early = len(both._sent)
-        else:
-            backward(model, rank)
-        both.finish()
-        gradients.append(arena.gradients.tolist())
-    return gradients[0] == gradients[1], num_early
-
-
-def hooked_twice_in_both_ways(rank):
-    return [hooked_twice(rank, use_reentrant) for use_reentrant in (True, False)]
-
-
-def test_activation_checkpointing_runs_the_hooks_twice_and_does_no_harm():
-    for both in run_ranks(hooked_twice_in_both_ways, 2):
-        assert [is_equal for is_equal, _ in both] == [True, True]
-        assert min(num_early for _, num_early in both) >= NUM_LAYERS
 
 
 def test_alone_nothing_is_watched_or_sent():
