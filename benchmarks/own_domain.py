@@ -121,7 +121,11 @@ def encoder_of(variant: Variant, published: Path | None, home: Path) -> str:
             values.append(f"pretraining.encoder={published}")
         options = [part for value in values for part in ("--set", value)]
         corpus = ("--corpus", str(IMDB / "unlabelled.txt"), "--layout", "line")
-        cache.write_text(bertsmith(home, "encoder", "pretrain", variant.preset, *corpus, *options))
+        cache.write_text(
+            bertsmith(
+                home, "encoder", "run", variant.preset, "--until", "pretraining", *corpus, *options
+            )
+        )
     return cache.read_text()
 
 
@@ -138,7 +142,16 @@ def finetuned(variant: Variant, encoder: str, num_labels: int, seed: int, home: 
         options = [part for value in values for part in ("--set", value)]
         files = ("--labels", str(train), "--heldout", str(heldout))
         fingerprint = bertsmith(
-            home, "finetuned", "finetune", "own-encoder", "--encoder", encoder, *files, *options
+            home,
+            "finetuned",
+            "run",
+            "own-encoder",
+            "--until",
+            "finetuning",
+            "--encoder",
+            encoder,
+            *files,
+            *options,
         )
         statistics = manifest(home, "finetuned", fingerprint)["statistics"]
         cache.write_text(json.dumps([statistics["eval/accuracy"], statistics["training_seconds"]]))

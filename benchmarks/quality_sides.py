@@ -12,7 +12,6 @@ from benchmarks.usual_training import HELDOUT_EXAMPLES
 from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.config.runtime import RuntimeSettings
 from pipelines.recipes.files import read_recipe
-from pipelines.recipes.models import PretrainingRecipe
 from pipelines.stage import StageContext
 from pipelines.stages.corpus.settings import CorpusSettings, TextFiles
 from pipelines.stages.corpus.stage import build_corpus
@@ -70,7 +69,7 @@ def ours(data: Data, examples: Artifact, recipe: str, minutes: float, size: str)
     if recipe == "original":  # which says its steps, and a second length
         overrides += ["examples.short_tokens=null", "pretraining.short_steps_fraction=0.0"]
         overrides += ["pretraining.short_micro_batch_size=null", "pretraining.num_steps=null"]
-    settings = read_recipe(PretrainingRecipe, recipe, overrides).pretraining
+    settings = read_recipe(recipe, overrides).pretraining
     settings = settings.model_copy(
         update={
             "evaluation_examples": HELDOUT_EXAMPLES,

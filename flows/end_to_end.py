@@ -2,116 +2,114 @@
 
 from prefect import flow
 
-from flows.chain import build_chain, with_resolved_encoders
+from flows.chain import build_chain
 from flows.promote import compare_and_promote
-from flows.reporting.run_report import RunReport
-from flows.run import Overrides, Run, network_task, plain_task, started_run
+from flows.reporting.report import RunReport
+from flows.run import Overrides, Run, started_run
 from flows.stopping import cancel_if_stopped
 from pipelines.artifacts import Artifact
-from pipelines.insight import showcase
+from pipelines.insight.pictures import log_evidence
+from pipelines.insight.showcase import filled_masks, predictions
 from pipelines.recipes.files import read_recipe
-from pipelines.recipes.models import EndToEndRecipe
+from pipelines.recipes.recipe import Recipe, Until
 from pipelines.registry.promote import awaiting_promotion
 from pipelines.registry.prove import Proof, verify
 from pipelines.registry.register import Submission, register
-from pipelines.stage import StageContext
-from pipelines.stages import CHAIN
 from pipelines.training.imported_models import existing_encoder
 
-_DEMO = read_recipe(EndToEndRecipe, "demo")
-_ENCODER_LINEAGE = ("corpus", "vocabulary", "examples", "pretraining")
-_WENT_ON_FROM = "went_on_from"  # the encoder that the pretraining began with, among the lineage
-
-registration = network_task(register)
-verification = network_task(verify)
-filled_masks = plain_task(showcase.filled_masks)
-predictions = plain_task(showcase.predictions)
+_DEMO = read_recipe("demo")
 
 
 @flow(
     name="end-to-end",
-    flow_run_name="{recipe.name}: raw text to registered models",
+    flow_run_name="{recipe.name} to {until}",
     persist_result=False,
     on_crashed=[cancel_if_stopped],
 )
-def end_to_end(recipe: EndToEndRecipe = _DEMO, overrides: Overrides = ()) -> RunReport:
+def end_to_end(
+    recipe: Recipe = _DEMO, until: Until = "registration", overrides: Overrides = ()
+) -> RunReport:
     """Build whatever is missing of corpus, vocabulary, examples, encoder and classifier, register
     the models, have each repeat its held-out accuracy in a fresh process, and make what is better
     than its champion champion."""
-    with started_run("end-to-end", recipe, overrides, default=_DEMO) as run:
-        made = build_chain(run, CHAIN)
-        _register_and_prove(run, made)
-        _show(run, made)
+    with started_run("end-to-end", recipe, overrides, until) as run:
+        build_chain(run, until)
+        if until == "registration":
+            _register_and_prove(run)
+            _show(run)
     return run.report
 
 
-def _register_and_prove(run: Run[EndToEndRecipe], made: dict[str, Artifact]) -> None:
+def _register_and_prove(run: Run) -> None:
     """Register candidates, verify new ones, and promote those that are better."""
-    names, tracker = run.recipe.registration, run.tracker
-    recipe = with_resolved_encoders(run)  # an alias may name another encoder later
-    lineage = _lineage(recipe, made, run.context)
-    submitted = {}
+    names, made = run.recipe.registration, run.artifacts
+    submissions, heldout = [], []
     if "examples" in made:
-        submitted["encoder"] = (names.encoder_name, made["pretraining"], lineage, made["examples"])
+        submissions.append(_submission(run, "encoder", names.encoder_name, "pretraining"))
+        heldout.append(made["examples"])
     if "finetuning" in made:
-        lineage = lineage | {made[name].kind: made[name] for name in ("dataset", "finetuning")}
-        submitted[made["dataset"].statistics["family"]] = (
-            names.classifier_name, made["finetuning"], lineage, made["dataset"]
-        )  # fmt: skip
-    proofs, verifications = [], []
-    for kind, (name, artifact, sources, heldout) in submitted.items():
-        evaluation = made.get("evaluation") if artifact is made.get("finetuning") else None
-        submission = Submission(
-            kind=kind,
-            name=name,
-            alias=names.candidate_alias,
-            artifact=artifact,
-            lineage=sources,
-            recipe_yaml=recipe.to_yaml(),
-            evaluation=evaluation,
-        )
-        model = run.stage(f"registration, {kind}", registration, submission, tracker)
+        family = made["dataset"].statistics["family"]
+        submissions.append(_submission(run, family, names.classifier_name, "finetuning"))
+        heldout.append(made["dataset"])
+    proofs = []
+    for submission, data in zip(submissions, heldout, strict=True):
+        kind = submission.kind
+        model = run.stage(f"registration, {kind}", register, submission, run.tracker)
         run.report.models.append(model)
         # A run killed between registration and verification may have logged none.
         if not model.reused or not model.is_verified:
-            from pipelines.insight.pictures import log_evidence  # matplotlib takes a second
-
-            evidence = network_task(log_evidence)
-            run.stage(f"evidence, {kind}", evidence, tracker, model.run_id, artifact, evaluation)
+            run.stage(
+                f"evidence, {kind}", log_evidence,
+                run.tracker, model.run_id, submission.artifact, submission.evaluation,
+            )  # fmt: skip
         if not model.is_verified:
             most = run.recipe.pretraining.final_evaluation_examples
-            proofs.append(Proof(model=model, data=heldout, max_examples=most))
+            proofs.append(Proof(model=model, data=data, max_examples=most))
     if proofs:
-        verifications = run.stage(
-            "verification", verification, proofs, run.context.store.url, tracker
+        run.report.verifications = run.stage(
+            "verification", verify, proofs, run.context.store.url, run.tracker
         )
-    run.report.verifications = verifications
-    run.report.alias = names.alias
-    evaluations = {proved.model.reference: proved.evaluation for proved in verifications}
-    for model in awaiting_promotion(run.report.models, verifications):
+    evaluations = {proved.model.reference: proved.evaluation for proved in run.report.verifications}
+    for model in awaiting_promotion(run.report.models, run.report.verifications):
         compare_and_promote(run, model, evaluations.get(model.reference))
 
 
-def _lineage(
-    recipe: EndToEndRecipe, made: dict[str, Artifact], context: StageContext
-) -> dict[str, Artifact]:
-    """What the encoder was made from; `recipe` names its starting encoder by fingerprint."""
-    lineage = {made[name].kind: made[name] for name in _ENCODER_LINEAGE if name in made}
-    if not recipe.given and recipe.pretraining.encoder is not None:
-        lineage[_WENT_ON_FROM] = existing_encoder(recipe.pretraining.encoder, context)
+def _submission(run: Run, kind: str, name: str, stage: str) -> Submission:
+    made = run.artifacts
+    return Submission(
+        kind=kind,
+        name=name,
+        alias=run.recipe.registration.candidate_alias,
+        artifact=made[stage],
+        lineage=_lineage(run, with_task=stage == "finetuning"),
+        recipe_yaml=run.recipe.to_yaml(),
+        evaluation=made.get("evaluation") if stage == "finetuning" else None,
+    )
+
+
+def _lineage(run: Run, *, with_task: bool) -> dict[str, Artifact]:
+    """What a model was made from, by kind, with the encoder that pretraining continued."""
+    stages = ["corpus", "vocabulary", "examples", "pretraining"]
+    stages += ["dataset", "finetuning"] if with_task else []
+    lineage = {
+        run.artifacts[name].kind: run.artifacts[name] for name in stages if name in run.artifacts
+    }
+    continued = run.recipe.pretraining.encoder if run.recipe.pretrains else None
+    if continued is not None:
+        lineage["went_on_from"] = existing_encoder(continued, run.context)
     return lineage
 
 
-def _show(run: Run[EndToEndRecipe], made: dict[str, Artifact]) -> None:
+def _show(run: Run) -> None:
     """Answers of the models to held-out sentences, for the report."""
-    tracker, references = run.tracker, [model.reference for model in run.report.models]
+    made, report = run.artifacts, run.report
     if "corpus" in made:
-        run.report.filled_masks = run.stage(
+        report.filled_masks = run.stage(
             "fill-mask examples", filled_masks,
-            tracker, references[0], made["corpus"], made["vocabulary"],
+            run.tracker, report.models[0].reference, made["corpus"], made["vocabulary"],
         )  # fmt: skip
     if "finetuning" in made and made["dataset"].statistics["family"] == "classification":
-        run.report.predictions = run.stage(
+        report.predictions = run.stage(
             "example predictions", predictions,
-            tracker, references[-1], made["dataset"],
+            run.tracker, report.models[-1].reference, made["dataset"],
         )  # fmt: skip

@@ -13,7 +13,6 @@ from flows.reporting.publishing import costing_the_page_alone
 from flows.run import Run, network_task
 from flows.stopping import enter_flow, flow_in_progress
 from pipelines.recipes.connections import check_tracker, open_tracker
-from pipelines.recipes.models import EndToEndRecipe
 from pipelines.recipes.registration import AliasRecipe, PromotionRecipe, RollbackRecipe
 from pipelines.registry import promote as registry
 from pipelines.registry.compare import compare_versions
@@ -26,7 +25,6 @@ logger = logging.getLogger(__name__)
 PROMOTED = "bertsmith.model.promoted"  # an event that automations react to
 _PROMOTION, _ROLLBACK = PromotionRecipe(), RollbackRecipe()
 
-_compare = network_task(compare_versions)
 _promotion_by_comparison = network_task(registry.promotion_by_comparison)
 _move_alias = network_task(registry.move_alias)
 
@@ -95,22 +93,20 @@ def emit_promotion(promotion: Promotion) -> None:
         logger.warning("the event for the promotion of %s was not sent: %s", promotion.name, error)
 
 
-def compare_and_promote(
-    run: Run[EndToEndRecipe], model: RegisteredModel, evaluation: Evaluation | None
-) -> None:
+def compare_and_promote(run: Run, model: RegisteredModel, evaluation: Evaluation | None) -> None:
     """Compare a verified version with the champion, and promote it if it is better.
 
     `evaluation` is that of its verification. Comparison and promotion go into the run's report.
     """
     names = run.recipe.registration
     comparison = run.stage(
-        f"comparison, {model.kind}", _compare,
+        f"comparison, {model.kind}", compare_versions,
         run.tracker, run.context.store, model.name, model.version, names.alias,
         names.comparison, evaluation,
     )  # fmt: skip
     run.report.comparisons.append(comparison)
     decision = _promotion_by_comparison(run.tracker, comparison, names)
-    promoted = run.stage(f"promotion, {model.kind}", _move_alias, run.tracker, decision)
+    promoted = run.stage(f"promotion, {model.kind}", registry.move_alias, run.tracker, decision)
     run.report.promotions.append(promoted)
     if promoted.previous_version != promoted.version:
         emit_promotion(promoted)

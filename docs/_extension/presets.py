@@ -1,11 +1,10 @@
 """Every preset: what it is for, and where it differs from the defaults."""
 
-from importlib.resources import files
 from itertools import takewhile
 from typing import Any
 
-from pipelines.recipes.files import flattened
-from pipelines.recipes.models import EndToEndRecipe
+from pipelines.recipes.files import flattened, preset_text
+from pipelines.recipes.recipe import Recipe
 
 from . import markdown, settings
 
@@ -18,7 +17,7 @@ def page() -> str:
         "every value of one. The tables list the values that differ from the "
         "[defaults](settings.md). This page is made from the code.",
     ]
-    defaults = dict(flattened(EndToEndRecipe().model_dump(mode="json")))
+    defaults = dict(flattened(Recipe().model_dump(mode="json")))
     for name, changed in settings.presets().items():
         parts += [f"## {name}", *_purpose(name), _table(changed, defaults)]
     return "\n\n".join(parts) + "\n"
@@ -47,7 +46,6 @@ def _as_settings(changed: dict[str, Any]) -> list[tuple[str, Any]]:
 
 def _purpose(preset: str) -> list[str]:
     """The paragraphs of the comment that the preset's file opens with."""
-    source = (files("pipelines.recipes") / "presets" / f"{preset}.yaml").read_text()
-    comment = takewhile(lambda line: line.startswith("#"), source.splitlines())
+    comment = takewhile(lambda line: line.startswith("#"), preset_text(preset).splitlines())
     paragraphs = "\n".join(line.lstrip("# ") for line in comment).split("\n\n")
     return [markdown.text(" ".join(each.split())) for each in paragraphs]

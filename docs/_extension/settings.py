@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from pipelines.recipes.files import differences, preset_names, read_recipe
-from pipelines.recipes.models import EndToEndRecipe
+from pipelines.recipes.recipe import Recipe
 
 from . import markdown
 
@@ -55,7 +55,7 @@ class Section:
 @cache
 def sections() -> tuple[Section, ...]:
     """The whole recipe: a section for each part of it, nested ones after the one they are in."""
-    schema = EndToEndRecipe.model_json_schema()
+    schema = Recipe.model_json_schema()
     top = Section("", "")
     return (top, *_below(top, schema, schema["$defs"]))
 
@@ -73,15 +73,11 @@ def known_paths() -> frozenset[str]:
 @cache
 def presets() -> Mapping[str, Mapping[str, Any]]:
     """Of each preset, by dotted path, the values that differ from the defaults."""
-    base = EndToEndRecipe().model_dump(mode="json")
+    base = Recipe().model_dump(mode="json")
     return {
-        name: {
-            path: said
-            for path, said, _ in differences(
-                read_recipe(EndToEndRecipe, name).model_dump(mode="json", exclude_unset=True), base
-            )
-            if path != "name"
-        }
+        name: differences(
+            read_recipe(name).model_dump(mode="json", exclude={"name"}, exclude_unset=True), base
+        )
         for name in preset_names()
     }
 

@@ -4,57 +4,34 @@ Commands import what they need when they run, so that help appears at once.
 """
 
 import sys
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 from typer.exceptions import Abort, Exit, TyperException
 
 from flows.cli.commands import (
-    build,
     evaluation,
     exchange,
     models,
-    pictures,
     platform,
     predict,
     promotion,
     services,
     store,
 )
+from flows.cli.commands.fill_mask import fill_mask
+from flows.cli.commands.recipes import recipes
+from flows.cli.commands.run import run as run_command
 from pipelines.config.errors import UserError
 from pipelines.config.versions import code_version
 
 DONE, FAILED, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 
-# What help lists; other names still work.
-_GROUPS = {
-    "Make models": ("run", "pretrain", "finetune", "evaluate", "recipes"),
-    "Use models": (
-        "predict", "fill-mask", "serve", "models", "promote", "rollback", "import", "export",
-    ),
-    "Servers and storage": ("up", "down", "env", "doctor", "deploy", "store", "prune"),
-}  # fmt: skip
-
-
-class _Grouped(TyperGroup):
-    """Help that lists commands under what they are for."""
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the groups, one below the other."""
-        for title, names in _GROUPS.items():
-            with formatter.section(title):
-                formatter.write_dl(
-                    [(name, self.commands[name].get_short_help_str(limit=200)) for name in names]
-                )
-
-
 app = typer.Typer(
     name="bertsmith",
     help="Raw text to a registered, fine-tuned BERT.",
     epilog="`bertsmith COMMAND --help` has options and an example of each.",
-    cls=_Grouped,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -80,34 +57,23 @@ def _before_any_command(
     pass
 
 
-_COMMANDS: dict[str, Callable[..., None]] = {
-    "evaluate": evaluation.evaluate,
-    "fill-mask": pictures.fill_mask,
-    "serve": services.serve,
-    "models": models.models,
-    "promote": promotion.promote,
-    "rollback": promotion.rollback,
-    "import": exchange.import_folder,
-    "export": exchange.export_version,
-    "store": store.show,
-    "prune": store.prune,
-    "doctor": services.doctor,
-    "up": services.up,
-    "env": services.env,
-    "down": services.down,
-    "deploy": platform.deploy,
-}
-_OLD_NAMES: dict[str, Callable[..., None]] = {
-    "inspect": pictures.attention,
-    "similar": pictures.similar,
-    "sizes": build.sizes,
-}
-build.add_to(app)
-predict.add_to(app)
-for _name, _command in _COMMANDS.items():
-    app.command(_name)(_command)
-for _name, _command in _OLD_NAMES.items():
-    app.command(_name, hidden=True)(_command)
+app.command("run")(run_command)
+app.command("predict")(predict.predict)
+app.command("fill-mask")(fill_mask)
+app.command("evaluate")(evaluation.evaluate)
+app.command("models")(models.models)
+app.command("promote")(promotion.promote)
+app.command("rollback")(promotion.rollback)
+app.command("import")(exchange.import_folder)
+app.command("export")(exchange.export_version)
+app.command("serve")(services.serve)
+app.add_typer(recipes, name="recipes")
+app.add_typer(store.commands, name="store")
+app.command("up")(services.up)
+app.command("down")(services.down)
+app.command("env")(services.env)
+app.command("doctor")(services.doctor)
+app.command("deploy")(platform.deploy)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -33,7 +33,7 @@ def predict_batch(
         model = newest_at(home, *kinds)
         say(f"model: {model_address(model)}")
     wait_for_api = prepare_flows(home_folder(home))
-    from flows.batch_prediction import BatchPredictionRecipe, batch_prediction
+    from flows.predict import BatchPredictionRecipe, predict
     from flows.reporting.progress_line import progress_on_terminal
 
     values: dict[str, Any] = {
@@ -47,7 +47,7 @@ def predict_batch(
         recipe = BatchPredictionRecipe(**values)
     wait_for_api()
     with progress_on_terminal():
-        predictions = batch_prediction(recipe)
+        predictions = predict(recipe)
     statistics = predictions.statistics
     where = to or predictions.url
     if as_json:

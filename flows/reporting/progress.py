@@ -8,7 +8,6 @@ from typing import cast
 from uuid import UUID
 
 import httpx
-import psutil
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.exceptions import PrefectHTTPStatusError
 from prefect.logging import get_run_logger
@@ -46,7 +45,6 @@ class ProgressReporter:
         )
         self._warnings = _Warnings(self)
         self.notes: list[str] = []
-        self.to_follow = 0  # training runs of as many steps that come after the one in progress
 
     def __enter__(self) -> "ProgressReporter":
         for ours in _OURS:
@@ -102,20 +100,14 @@ class ProgressReporter:
             self._line.keep(sentence)
 
     def _seconds_left(self, progress: Progress, now: float) -> float | None:
-        """The stage's own estimate, or one by the rate since it was first seen (or resumed).
-
-        Each training run that follows counts as many steps as this one.
-        """
-        left = progress.seconds_left
-        if left is None:
-            started, done_then = self._first.setdefault(progress.stage, (now, progress.done))
-            done_since = progress.done - done_then
-            if done_since <= 0 or now - started < 1 or progress.done >= progress.total:
-                return None
-            left = (progress.total - progress.done) * (now - started) / done_since
-        if progress.unit != "steps" or progress.fraction == 1:
-            return left
-        return left * (1 + self.to_follow / (1 - progress.fraction))
+        """The stage's own estimate, or one by the rate since it was first seen (or resumed)."""
+        if progress.seconds_left is not None:
+            return progress.seconds_left
+        started, done_then = self._first.setdefault(progress.stage, (now, progress.done))
+        done_since = progress.done - done_then
+        if done_since <= 0 or now - started < 1 or progress.done >= progress.total:
+            return None
+        return (progress.total - progress.done) * (now - started) / done_since
 
     def _publish(self) -> None:
         artifact_id: UUID | None = None
@@ -156,69 +148,3 @@ class _Warnings(logging.Handler):
         sentence = redacted(record.getMessage())
         if sentence not in self._reporter.notes:
             self._reporter.warn(sentence)
-
-
-_SAMPLE_SECONDS = 0.5
-
-
-class MemorySampler:
-    """Samples the memory of this process and all its descendants, and keeps peaks."""
-
-    def __init__(self) -> None:
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="memory", daemon=True)
-        self._lock = threading.Lock()
-        self._peak_of_stage = 0
-        self.peak_bytes = 0
-
-    def __enter__(self) -> "MemorySampler":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self._stopping.set()
-        self._thread.join()
-
-    def start_stage(self) -> None:
-        """Forget the stage's peak so far."""
-        with self._lock:
-            self._peak_of_stage = 0
-
-    def stage_peak_bytes(self) -> int:
-        """The peak since `start_stage`, this instant included."""
-        self._sample()
-        return self._peak_of_stage
-
-    def _run(self) -> None:
-        while not self._stopping.wait(_SAMPLE_SECONDS):
-            self._sample()
-
-    def _sample(self) -> None:
-        used = memory_of_process_tree()
-        with self._lock:
-            self._peak_of_stage = max(self._peak_of_stage, used)
-            self.peak_bytes = max(self.peak_bytes, used)
-
-
-def memory_of_process_tree() -> int:
-    """Bytes that this process and its descendants use now.
-
-    On Linux: the private memory of each, and once the largest shared part (code, mapped files,
-    shared memory). Elsewhere the sum of resident sizes.
-    """
-    this = psutil.Process()
-    memories = [_memory_of(process) for process in (this, *this.children(recursive=True))]
-    return sum(own for own, _ in memories) + max(shared for _, shared in memories)
-
-
-def _memory_of(process: psutil.Process) -> tuple[int, int]:
-    """Private and shared bytes.
-
-    The proportional set size would be exact, but sampling it twice a second took a tenth of a core.
-    """
-    try:
-        memory = process.memory_info()
-    except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return 0, 0  # it ended after it was listed
-    shared = memory.shared if psutil.LINUX else 0
-    return memory.rss - shared, shared

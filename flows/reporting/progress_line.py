@@ -95,43 +95,18 @@ def sentence(progress: Progress, seconds_left: float | None) -> str:
 
 
 def _phrases(figures: Mapping[str, float | str]) -> Iterator[str]:
-    """A phrase for each figure worth watching; related figures share one.
-
-    Names are those of the curves in MLflow. Figures without a phrase keep their name.
-    """
-    values = {name: v for name, v in figures.items() if not isinstance(v, str)}
-    for name in figures:
-        if name.startswith("train/"):
-            yield f"{name.removeprefix('train/').replace('_', ' ')} {_value(figures[name])}"
-    if (rate := values.get("speed/tokens_per_second")) is not None:
-        overall = values.get("speed/tokens_per_second_overall")
-        yield f"{rate:,.0f} tokens/s" + (f" ({overall:,.0f} overall)" if overall else "")
-    if (share := values.get("speed/utilization")) is not None:
-        yield f"{share:.1%} of the matrix rate"
-    if (share := values.get("speed/data_wait")) is not None:
-        yield f"waits for data {share:.1%}"
-    times = [values.get(f"speed/step_seconds_p{percent}") for percent in (50, 95, 99)]
-    known = [seconds for seconds in times if seconds is not None]
-    if len(known) == len(times):
-        shown = [f"{each * 1000:.0f}" if known[0] < 1 else duration(each) for each in known]
-        yield "steps of " + " / ".join(shown) + (" ms" if known[0] < 1 else "")
-    for what, kind in (("memory", ""), ("GPU", "gpu_")):
-        now = values.get(f"memory/{kind or 'resident_'}bytes")
-        peak = values.get(f"memory/{kind}peak_bytes")
-        if now is not None and peak is not None:
-            yield f"{what} {memory(now)} (peak {memory(peak)})"
-    for name, what in _MEASURED.items():
-        if (accuracy := values.get(f"eval/{name}accuracy")) is not None:
-            baseline = values.get(f"baseline/{name}accuracy")
-            content = values.get(f"eval/{name}accuracy/content")
-            yield (
-                f"held-out {what} {accuracy:.1%}"
-                + ("" if baseline is None else f" (baseline {baseline:.1%})")
-                + ("" if content is None else f", content words {content:.1%}")
-            )
+    """A phrase for each figure worth watching, which are named like the curves in MLflow."""
     for name, value in figures.items():
-        if "/" not in name:
-            yield f"{name} {_value(value)}"
+        group, _, rest = name.rpartition("/")
+        if group in ("", "train"):
+            yield f"{rest.replace('_', ' ')} {_value(value)}"
+        elif name == "speed/tokens_per_second":
+            yield f"{_value(value)} tokens/s"
+        elif group == "eval" and name.endswith("accuracy"):
+            assert not isinstance(value, str), name
+            baseline = figures.get(f"baseline/{rest}")
+            known = "" if baseline is None else f" (baseline {baseline:.1%})"
+            yield f"held-out {_MEASURED[rest.removesuffix('accuracy')]} {value:.1%}{known}"
 
 
 def _value(value: float | str) -> str:

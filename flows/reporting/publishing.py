@@ -7,7 +7,6 @@ only the record is lost.
 
 import logging
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,12 +15,11 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.runtime import flow_run
 
 from flows.environment import LocalApi
-from flows.reporting.markdown import details, next_commands, summary
-from flows.reporting.run_report import RunReport, mlflow_page
+from flows.reporting.report import RunReport, markdown
 from pipelines.artifacts import Artifact
 from pipelines.config.errors import UserError, first_line, redacted
 from pipelines.recipes.files import flattened
-from pipelines.recipes.models import CorpusRecipe
+from pipelines.recipes.recipe import Recipe
 from pipelines.stages import STAGES
 from pipelines.tracking.tracker import Tracker
 from pipelines.training.runs import numbers
@@ -48,7 +46,7 @@ class ParentRun:
         """Record that this run uses `artifact`, and how it was built, unless its stage did."""
         if not self.run_id:
             return
-        # By its tags `bertsmith prune` knows what recent runs use.
+        # By its tags `bertsmith store prune` knows what recent runs use.
         tag = f"bertsmith.uses.{artifact.fingerprint}"
         manifest = artifact.manifest
         try:
@@ -66,6 +64,22 @@ class ParentRun:
             return
         self.tracker.finish(run_id, numbers(manifest.statistics))
 
+    def page(self) -> str:
+        """Where the tracker shows it; empty if it has no pages, or does not answer.
+
+        Without the view a fresh browser opens the one for language-model applications.
+        """
+        if not self.run_id or not self.tracker.uri.startswith("http"):
+            return ""
+        try:
+            experiment = self.tracker.experiment_id()
+        except UserError:
+            return ""
+        return (
+            f"{redacted(self.tracker.uri).rstrip('/')}/#/experiments/{experiment}/runs/"
+            f"{self.run_id}?workflowType=machine_learning"
+        )
+
     def end(self, error: BaseException | None) -> None:
         """End it: FAILED or KILLED by `error`, else FINISHED."""
         if not self.run_id:
@@ -76,7 +90,7 @@ class ParentRun:
             self.tracker.finish(self.run_id, {})
 
 
-def open_parent_run(tracker: Tracker, name: str, recipe: CorpusRecipe, page: str) -> ParentRun:
+def open_parent_run(tracker: Tracker, name: str, recipe: Recipe, page: str) -> ParentRun:
     """A run for the flow run `name`, with the whole recipe as parameters; `page` shows it."""
     values = recipe.model_dump(mode="json", exclude={"runtime"})
     address = redacted(page)
@@ -112,56 +126,10 @@ def flow_run_page() -> str:
     return flow_run.ui_url or ""
 
 
-def publish_report(report: RunReport, tracker: Tracker) -> None:
-    """Put the report on the page of the current flow run.
-
-    If the tracker does not answer, the links to its runs are missing, and the report says so.
-    """
-    pages, trouble = _run_pages(report, tracker)
-    parts = [summary(report, tracker.uri), *trouble, details(report, pages)]
+def publish_report(report: RunReport, mlflow_page: str) -> None:
+    """Put the report on the page of the flow run; `mlflow_page` is where MLflow shows the run."""
     create_markdown_artifact(
-        "\n\n".join(parts) + "\n",
+        markdown(report, mlflow_page) + "\n",
         key=f"{report.flow}-report",
-        description=f"Report on {report.recipe.name}: figures, curves and links",
+        description=f"Report on {report.recipe.name}: stages, figures, models",
     )
-
-
-def print_report(report: RunReport, tracking_uri: str, *, services_run: bool = False) -> None:
-    """Print a run's report and commands to try next; in a pipe as plain Markdown."""
-    text = "\n\n".join(
-        [
-            summary(report, tracking_uri),
-            next_commands(report, tracking_uri, services_run=services_run),
-        ]
-    )
-    if not sys.stdout.isatty():
-        print(f"\n{text}")  # noqa: T201
-        return
-    from rich.console import Console
-    from rich.markdown import Markdown
-
-    Console(highlight=False).print(Markdown(text, code_theme="ansi_dark", hyperlinks=False))
-
-
-def _run_pages(report: RunReport, tracker: Tracker) -> tuple[dict[str, str], list[str]]:
-    """Pages of the runs that recorded artifacts, by fingerprint, and a note if some are missing.
-
-    The first failure ends the search: the tracker may take long to fail.
-    """
-    found: dict[str, str] = {}
-    if not tracker.answers():
-        missing = f"the MLflow tracker at {tracker.shown_uri} does not answer"
-        return found, [f"Links to runs in MLflow are missing: {missing}."]
-    try:
-        experiment_id = tracker.experiment_id()
-        for record in report.records:
-            if record.artifact is None:
-                continue
-            fingerprint = record.artifact.fingerprint
-            run_id = tracker.find_run(fingerprint)
-            page = mlflow_page(tracker.uri, f"experiments/{experiment_id}/runs/{run_id}")
-            if run_id and page is not None:
-                found[fingerprint] = page
-    except UserError as error:
-        return found, [f"Links to runs in MLflow are missing: {error}."]
-    return found, []

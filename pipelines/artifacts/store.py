@@ -196,7 +196,7 @@ class ArtifactStore:
                 if name.startswith(f".work-{fingerprint}") and name != work:
                     logger.warning(
                         "%s/%s was begun by another version of Bertsmith and starts over; "
-                        "`bertsmith prune` removes what that left in %s",
+                        "`bertsmith store prune` removes what that left in %s",
                         kind, fingerprint, name,
                     )  # fmt: skip
             draft = Draft(fingerprint, self.filesystem, root, f"{folder}/{work}")

@@ -95,26 +95,6 @@ def _curve(history: Sequence[Mapping[str, Any]], name: str) -> tuple[list[float]
     return [point["step"] for point in points], [point[name] for point in points]
 
 
-def draw_lengths(documents_by_words: Mapping[str, int]) -> bytes:
-    """How many documents have how many words, as a PNG.
-
-    Keys are the lower bounds of bins that each reach to the next power of two.
-    """
-    bounds = sorted(int(bound) for bound in documents_by_words)
-    figure = Figure(figsize=_INCHES, layout="constrained")
-    axes = figure.subplots()
-    axes.bar(
-        [f"{bound:,}" for bound in bounds],
-        [documents_by_words[str(bound)] for bound in bounds],
-        color=_COLOURS[0],
-    )
-    axes.set_title("Documents by length", fontsize=11)
-    axes.set_xlabel("words (from)")
-    axes.tick_params(axis="x", labelrotation=60, labelsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
-    return png_of(figure)
-
-
 def confusion_picture(labels: Sequence[str], confusion: Sequence[Sequence[int]]) -> bytes:
     """The confusion matrix as a PNG: a row an expected, a column an answered class."""
     size = 2.5 + 0.45 * len(labels)

@@ -12,79 +12,42 @@ from pydantic import ValidationError
 from pipelines.config.errors import UserError
 from pipelines.io.text import check_is_text
 from pipelines.recipes.faults import explain, nearest, shortened
-from pipelines.recipes.models import EndToEndRecipe, RecipeType
+from pipelines.recipes.recipe import Recipe
+
+_PRESETS = files("pipelines.recipes") / "presets"
 
 
 def preset_names() -> list[str]:
     """Names of the recipes that come with Bertsmith."""
-    folder = files("pipelines.recipes") / "presets"
-    return sorted(Path(item.name).stem for item in folder.iterdir() if item.name.endswith(".yaml"))
+    return sorted(
+        item.name.removesuffix(".yaml")
+        for item in _PRESETS.iterdir()
+        if item.name.endswith(".yaml")
+    )
 
 
-def read_recipe(
-    recipe_type: type[RecipeType], source: str, overrides: Sequence[str] = ()
-) -> RecipeType:
-    """The recipe that a preset name or a YAML file holds, with `dotted.path=value` overrides.
+def preset_text(name: str) -> str:
+    """The YAML of a preset."""
+    return (_PRESETS / f"{name}.yaml").read_text(encoding="utf-8")
 
-    A wider recipe may be given where a narrower one is asked for. Raises UserError, one sentence a
-    fault, for an unknown preset, a missing file, an unknown key or a value out of bounds.
+
+def read_recipe(source: str, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe of a preset or a YAML file, with `dotted.path=value` overrides.
+
+    Raises UserError, one sentence a fault, for an unknown preset, a missing file, an unknown key or
+    a value out of bounds.
     """
-    values = _read_source(source)
-    for override in overrides:
-        _apply_override(values, override)
-    try:
-        return EndToEndRecipe.model_validate(values).narrowed(recipe_type)
-    except ValidationError as error:
-        raise UserError(explain(error, f"recipe {source!r}", EndToEndRecipe)) from None
+    return _validated(_read_source(source), overrides, f"recipe {source!r}")
 
 
-def completed(
-    given: RecipeType, base: Mapping[str, Any], overrides: Sequence[str] = ()
-) -> RecipeType:
-    """`given` where it says something, `base` where it does not, and `overrides` over both.
+def completed(given: Recipe, base: Mapping[str, Any], overrides: Sequence[str] = ()) -> Recipe:
+    """What was set of `given` over the values of `base`, and `overrides` over both.
 
-    `base` are `Settings.values`, secrets and all. Only what was set when `given` was made counts as
-    said. A source or a file of labelled texts of another kind replaces the base's as a whole, and
-    so does every list. Raises UserError, one sentence a fault.
+    `base` are `Settings.values`, secrets and all. A source of another kind replaces the base's as a
+    whole, and so does every list. Raises UserError, one sentence a fault.
     """
-    values = merged(deepcopy(dict(base)), given.values(only_what_was_set=True))
-    for override in overrides:
-        _apply_override(values, override)
-    recipe_type = type(given)
-    # Sections of wider recipes are left out; what is a section of none is refused.
-    wider = EndToEndRecipe.model_fields.keys() - recipe_type.model_fields.keys()
-    known = {key: value for key, value in values.items() if key not in wider}
-    try:
-        return recipe_type.model_validate(known)
-    except ValidationError as error:
-        raise UserError(explain(error, "the recipe", recipe_type)) from None
-
-
-def merged(base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of `given` over those of `base`, section by section."""
-    result = dict(base)
-    for key, value in given.items():
-        before = result.get(key)
-        if not (isinstance(value, Mapping) and isinstance(before, Mapping)):
-            result[key] = value
-        elif value.get("kind", before.get("kind")) == before.get("kind"):
-            result[key] = merged(before, value)
-        else:
-            result[key] = dict(value)
-    return result
-
-
-def differences(
-    recipe: Mapping[str, Any], base: Mapping[str, Any], path: str = ""
-) -> Iterator[tuple[str, Any, Any]]:
-    """(dotted path, value, the base's value) of every value of `recipe` that differs."""
-    for key, value in recipe.items():
-        here = f"{path}.{key}" if path else key
-        before = base.get(key)
-        if isinstance(value, Mapping) and isinstance(before, Mapping):
-            yield from differences(value, before, here)
-        elif value != before:
-            yield here, value, before
+    values = _merged(deepcopy(dict(base)), given.values(only_what_was_set=True))
+    return _validated(values, overrides, "the recipe")
 
 
 def flattened(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
@@ -95,6 +58,39 @@ def flattened(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, 
             yield from flattened(value, here)
         else:
             yield here, value
+
+
+def differences(recipe: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+    """Every value of `recipe`, by dotted path, that is not that of `base`."""
+    usual = dict(flattened(base))
+    return {
+        path: value
+        for path, value in flattened(recipe)
+        if path not in usual or usual[path] != value
+    }
+
+
+def _validated(values: dict[str, Any], overrides: Sequence[str], subject: str) -> Recipe:
+    for override in overrides:
+        _apply_override(values, override)
+    try:
+        return Recipe.model_validate(values)
+    except ValidationError as error:
+        raise UserError(explain(error, subject, Recipe)) from None
+
+
+def _merged(base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of `given` over those of `base`, section by section."""
+    result = dict(base)
+    for key, value in given.items():
+        before = result.get(key)
+        if not (isinstance(value, Mapping) and isinstance(before, Mapping)):
+            result[key] = value
+        elif value.get("kind", before.get("kind")) == before.get("kind"):
+            result[key] = _merged(before, value)
+        else:
+            result[key] = dict(value)
+    return result
 
 
 class _Loader(yaml.SafeLoader):
@@ -117,7 +113,7 @@ def _read_source(source: str) -> dict[str, Any]:
     # A task's preset is called as the task is, with either stroke.
     preset = source if Path(source).is_file() else source.replace("_", "-")
     if preset in preset_names():
-        text = (files("pipelines.recipes") / "presets" / f"{preset}.yaml").read_text()
+        text = preset_text(preset)
     elif Path(source).is_file():
         text = _text_of(source)
     else:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.artifacts.manifest import is_fingerprint
 from pipelines.recipes.files import differences
-from pipelines.recipes.models import EndToEndRecipe
+from pipelines.recipes.recipe import Recipe
 from pipelines.registry.card import headline, title_of
 from pipelines.stages import STAGES
 from pipelines.training.imported_models import IMPORTED
@@ -41,9 +41,9 @@ def _branch(
     yield f"{inner}holds {headline(artifact)}, {len(manifest.files)} files of {total:,} bytes"
     yield f"{inner}made {manifest.created}, by {manifest.code_version}"
     stage = STAGES.get(artifact.kind)
-    usual = getattr(EndToEndRecipe(), stage.section, None) if stage and stage.section else None
+    usual = getattr(Recipe(), stage.name, None) if stage else None
     default = usual.model_dump(mode="json") if usual is not None else {}
-    for path, value, _ in differences(manifest.settings, default):
+    for path, value in differences(manifest.settings, default).items():
         yield f"{inner}{path}: {value}"
     read = artifact.statistics.get("input", {}) if artifact.kind == "corpus" else {}
     if read.get("paths"):

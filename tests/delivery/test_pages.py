@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import fields
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
@@ -14,9 +13,8 @@ from typer.main import get_command
 
 from docs._extension.settings import known_paths
 from flows.cli.app import app
-from flows.cli.choice import Choice
-from pipelines.recipes.files import preset_names, read_recipe
-from pipelines.recipes.models import EndToEndRecipe
+from flows.cli.commands.run import run
+from pipelines.recipes.recipe import Recipe
 from tests.delivery.declared import ROOT
 from tests.delivery.pages import (
     DOCS,
@@ -101,17 +99,9 @@ def check_command(words: list[str], *, is_mention: bool = False) -> None:
         assert is_mention, words
         assert error.format_message().startswith(("Missing", "Option", "Usage:")), words
         return
-    choice = Choice(**{f.name: given[f.name] for f in fields(Choice) if f.name in given})
-    if "recipe" in given:
-        choice = Choice(**{**vars_of(choice), "is_pretraining": words[0] == "pretrain"})
-        is_file = (choice.recipe or "").endswith(".yaml")
-        source = "demo" if is_file else choice.source
-        assert is_file or source.replace("_", "-") in preset_names(), words
-        read_recipe(EndToEndRecipe, source, choice.all_overrides())
-
-
-def vars_of(choice: Choice) -> dict[str, Any]:
-    return {f.name: getattr(choice, f.name) for f in fields(Choice)}
+    if words[0] == "run":
+        is_file = (given["recipe"] or "").endswith(".yaml")
+        run(**{**given, "recipe": "demo" if is_file else given["recipe"], "show_recipe": True})
 
 
 def parsed(command: Any, words: list[str]) -> dict[str, Any]:
@@ -124,7 +114,7 @@ def parsed(command: Any, words: list[str]) -> dict[str, Any]:
 # Settings
 
 _SETTING = re.compile(
-    r"(?<![\w./-])(" + "|".join(EndToEndRecipe.model_fields) + r")((?:\.[a-z_]+)+)(?![\w/(]|\.\w)"
+    r"(?<![\w./-])(" + "|".join(Recipe.model_fields) + r")((?:\.[a-z_]+)+)(?![\w/(]|\.\w)"
 )
 _FILES = (".py", ".md", ".yaml", ".json", ".jsonl", ".csv", ".txt")
 

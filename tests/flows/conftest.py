@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.reporting.run_report import RunReport
+from flows.reporting.report import RunReport
 from flows.services.credentials import MLFLOW_SERVER, PREFECT_SERVER, Services
 from flows.services.processes import MARK_VARIABLE
 from tests.flows.chat_room import webhook
@@ -55,10 +55,9 @@ def whole_run(
     """The end-to-end flow, run once with real components."""
     from flows.end_to_end import end_to_end
     from pipelines.recipes.files import read_recipe
-    from pipelines.recipes.models import EndToEndRecipe
 
     home = tmp_path_factory.mktemp("whole run")  # a path with a space
-    recipe = read_recipe(EndToEndRecipe, str(small_recipe), [f"runtime.home={home}"])
+    recipe = read_recipe(str(small_recipe), [f"runtime.home={home}"])
     yield WholeRun(home, small_recipe, end_to_end(recipe))
 
 

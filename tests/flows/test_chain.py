@@ -1,87 +1,93 @@
-"""A stage is declared once: what is written by hand elsewhere is held against the declaration."""
+"""A stage is declared once, and a run ends after the stage that it is told."""
 
-import inspect
-from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, get_args
 
 import pytest
-import yaml
 
-import flows.chain
-from flows.cli.app import DONE, run
-from pipelines.config.settings import Settings
-from pipelines.recipes.models import EndToEndRecipe, narrowest_recipe
+from flows.chain import build_chain
+from flows.checks import check_run
+from pipelines.config.errors import UserError
+from pipelines.recipes.files import read_recipe
+from pipelines.recipes.recipe import Recipe, Until
 from pipelines.stage import Stage
-from pipelines.stages import CHAIN, asked_for, with_what_they_need
+from pipelines.stages import CHAIN
 
 ROOT = Path(__file__).parents[2]
-each_stage = pytest.mark.parametrize("stage", CHAIN, ids=lambda stage: stage.name)
+WITH_ENCODER = [
+    "finetuning.encoder=an-encoder", "dataset.source.path=rows.csv",
+    "finetuning.compare_with_random=false",
+]  # fmt: skip
 
 
-def test_the_chain_holds_every_folder_of_the_stages_in_an_order_that_can_be_built() -> None:
+def test_the_chain_holds_every_folder_of_the_stages_and_a_stage_s_section_its_name() -> None:
     folders = {path.parent.name for path in (ROOT / "pipelines" / "stages").glob("*/__init__.py")}
     assert {stage.name for stage in CHAIN} == folders
-    seen: set[str] = set()
-    for stage in CHAIN:
-        assert seen >= set(stage.needs), f"{stage.name} comes before what it needs"
-        seen.add(stage.name)
+    for attribute in ("name", "kind", "title"):
+        assert len({getattr(stage, attribute) for stage in CHAIN}) == len(CHAIN), attribute
+    assert {stage.name for stage in CHAIN} - set(Recipe.model_fields) == {"evaluation"}
 
 
-def test_no_two_stages_share_a_kind_a_command_or_a_title() -> None:
-    for attribute in ("name", "kind", "command", "title"):
-        values = [getattr(stage, attribute) for stage in CHAIN]
-        assert len(set(values)) == len(values), attribute
+class Recorded:
+    """A run that builds nothing and remembers which stages it was told to build."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe, self.context, self.tracker = recipe, None, None
+        self.artifacts: dict[str, Any] = {}
+        self.titles: list[str] = []
+
+    def build(self, stage: Stage, function: object, *inputs: object) -> str:
+        self.titles.append(stage.title)
+        return stage.name
+
+    def stage(self, title: str, function: object, *inputs: object, **options: object) -> Any:
+        self.titles.append(title)
+        return SimpleNamespace(fingerprint="f" * 32)
 
 
-@each_stage
-def test_the_builder_takes_settings_what_it_needs_and_the_context(stage: Stage) -> None:
-    parameters = list(inspect.signature(stage.builder()).parameters)
-    expected = [*(["settings"] if stage.section else []), *stage.needs, "context"]
-    assert len([name for name in parameters if name != "initialization"]) == len(expected)
-    assert parameters[len(expected) - 1] == "context"
+@pytest.mark.parametrize("until", get_args(Until))
+def test_a_run_ends_after_the_stage_that_it_is_told(until: Until) -> None:
+    run = Recorded(read_recipe("demo"))
+    build_chain(run, until)  # type: ignore[arg-type]
+    last = "evaluation" if until == "registration" else until
+    expected = [
+        "corpus", "vocabulary", "examples", "pretraining", "dataset", "fine-tuning",
+        "fine-tuning, random", "evaluation",
+    ]  # fmt: skip
+    ends = {"finetuning": "fine-tuning, random"}.get(last, last)
+    assert run.titles == expected[: expected.index(ends) + 1]
 
 
-@each_stage
-def test_the_recipe_has_a_section_of_the_stages_own_settings(stage: Stage) -> None:
-    if not stage.section:
-        return
-    field = EndToEndRecipe.model_fields[stage.section]
-    settings = import_module(f"pipelines.stages.{stage.name}.settings")
-    assert issubclass(field.annotation, Settings)
-    assert getattr(settings, field.annotation.__name__) is field.annotation
+def test_without_labels_the_chain_ends_with_the_encoder() -> None:
+    run = Recorded(read_recipe("own-text", ["corpus.sources=[{kind: text, paths: [a]}]"]))
+    build_chain(run, "registration")  # type: ignore[arg-type]
+    assert run.titles == ["corpus", "vocabulary", "examples", "pretraining"]
 
 
-@each_stage
-def test_the_recipe_of_a_stage_holds_what_it_needs_and_no_later_stage(stage: Stage) -> None:
-    needed = [each.section for each in with_what_they_need([stage]) if each.section]
-    recipe_type = narrowest_recipe(needed)
-    later = CHAIN[CHAIN.index(stage) + 2 :]  # the dataset and the fine-tuning share one
-    sections = set(recipe_type.model_fields)
-    assert sections >= set(needed)
-    assert not sections & {each.section for each in later if each.section}
-
-
-@each_stage
-def test_every_stage_has_a_flow_a_command_and_a_deployment(
-    stage: Stage, capsys: pytest.CaptureFixture[str]
+def test_an_existing_encoder_takes_the_place_of_what_comes_before(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    stage_flow = getattr(flows.chain, stage.command)
-    assert stage_flow is flows.chain.flow_of(stage.command)
-    assert stage_flow.name == stage.command
-    assert run([stage.command, "--help"]) == DONE
-    assert stage.example in " ".join(capsys.readouterr().out.split())
-    declared = yaml.safe_load((ROOT / "infra" / "prefect.yaml").read_text())["deployments"]
-    deployment = next(each for each in declared if each["name"] == stage.command)
-    assert deployment["entrypoint"] == f"flows.chain.{stage.command}"
-    assert deployment["description"] == stage.purpose
+    monkeypatch.setattr("flows.chain.existing_encoder", lambda name, context: name)
+    run = Recorded(read_recipe("own-encoder", WITH_ENCODER))
+    build_chain(run, "evaluation")  # type: ignore[arg-type]
+    assert run.titles == ["encoder to start from", "dataset", "fine-tuning", "evaluation"]
+    assert run.artifacts == {"pretraining": "f" * 32}
+    assert run.recipe.finetuning.encoder == "f" * 32
 
 
-def test_a_module_without_that_flow_says_so() -> None:
-    with pytest.raises(AttributeError, match="no flow 'nonsense'"):
-        _ = flows.chain.nonsense
-
-
-def test_what_the_recipe_leaves_out_takes_what_needs_it_along() -> None:
-    without = EndToEndRecipe.model_validate({"dataset": {"source": {"kind": "none"}}})
-    names = [stage.name for stage in asked_for(without, CHAIN)]
-    assert names == ["corpus", "vocabulary", "examples", "pretraining"]
+@pytest.mark.parametrize(
+    ("preset", "overrides", "until", "sentence"),
+    [
+        ("own-encoder", WITH_ENCODER, "pretraining", "with finetuning.encoder nothing is built"),
+        ("own-text", [], "evaluation", "evaluation needs labelled texts"),
+        ("own-text", ["examples.objective=clm", "pretraining.mask_fraction=null",
+                      "pretraining.final_mask_fraction=null"], "registration",
+         "add --until pretraining"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_reached_is_refused_at_the_door(
+    preset: str, overrides: list[str], until: Until, sentence: str
+) -> None:
+    with pytest.raises(UserError, match=sentence):
+        check_run(read_recipe(preset, overrides), until)

@@ -2,16 +2,15 @@
 
 import pytest
 
-from flows.chain import flow_of
+from flows.end_to_end import end_to_end
 from pipelines.recipes.files import read_recipe
-from pipelines.recipes.models import PretrainingRecipe
 from tests.flows.conftest import WholeRun
 
 pytestmark = pytest.mark.slow
 
 
 def test_pretraining_goes_on_from_a_registered_encoder(whole_run: WholeRun) -> None:
-    small = read_recipe(PretrainingRecipe, str(whole_run.recipe))
+    small = read_recipe(str(whole_run.recipe))
     overrides = [
         # A few steps make no champion.
         "pretraining.encoder=models:/bertsmith-encoder@challenger",
@@ -21,7 +20,7 @@ def test_pretraining_goes_on_from_a_registered_encoder(whole_run: WholeRun) -> N
         "pretraining.micro_batch_size=4", "pretraining.evaluation_examples=16",
         "pretraining.final_evaluation_examples=16",
     ]  # fmt: skip
-    report = flow_of("pretrain")(read_recipe(PretrainingRecipe, "continue", overrides))
+    report = end_to_end(read_recipe("continue", overrides), "pretraining")
     names = [record.name for record in report.records]
     assert names == ["encoder to start from", "corpus", "vocabulary", "examples", "pretraining"]
     before, after = whole_run.report.artifact("pretraining"), report.artifact("pretraining")

@@ -16,7 +16,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
 from prefect.client.schemas.objects import FlowRun
 
-from flows.chain import flow_of
+from flows.end_to_end import end_to_end
 
 pytestmark = pytest.mark.slow
 
@@ -24,16 +24,15 @@ SECRET = "hidden-word"
 
 
 def run_of_deployment(name: str, own: dict[str, Any], given: dict[str, Any]) -> FlowRun:
-    """Make a deployment of the corpus flow whose recipe is `own`, and run it with `given`."""
-    corpus = flow_of("corpus")
+    """Run a deployment whose recipe is `own` with the parameters `given`, up to the corpus."""
     with get_client(sync_client=True) as client:
         deployment = client.create_deployment(
-            flow_id=client.create_flow(corpus),
+            flow_id=client.create_flow(end_to_end),
             name=name,
-            parameters={"recipe": own},
-            entrypoint="flows.chain.corpus",
+            parameters={"recipe": own, "until": "corpus"},
+            entrypoint="flows.end_to_end.end_to_end",
             path=str(Path(__file__).parents[2]),
-            parameter_openapi_schema=_schema(corpus),
+            parameter_openapi_schema=_schema(end_to_end),
         )
         run = client.create_flow_run_from_deployment(deployment, parameters=given)
         subprocess.run(
@@ -79,9 +78,7 @@ def test_what_a_run_is_not_given_comes_from_the_deployments_own_recipe(
     assert run.state.is_completed(), log
     assert "corpus.heldout_fraction is 0.2, in the deployment's own recipe it is 0.05" in log
     assert "corpus.cleaning.min_characters is 30" in log
-    # Neither the schema's packages nor its name: both are the deployment's own.
-    assert "packages" not in log
-    assert run.name == "corpus of ours"
+    assert "packages" not in log  # which are the deployment's own
 
 
 @pytest.fixture

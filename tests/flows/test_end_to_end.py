@@ -1,6 +1,5 @@
 """The whole chain in local mode, with real components: flows, Ray, MLflow, store."""
 
-import base64
 import re
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,10 @@ from prefect.client.schemas.filters import (
     LogFilterFlowRunId,
 )
 
-from flows.chain import flow_of
-from flows.reporting.publishing import print_report
-from flows.reporting.run_report import RunReport, figures_of
+from flows.end_to_end import end_to_end
+from flows.reporting.report import RunReport, figures_of, print_report
 from pipelines.recipes.connections import open_tracker
 from pipelines.recipes.files import read_recipe
-from pipelines.recipes.models import EndToEndRecipe, ExamplesRecipe
 from tests.flows.conftest import WholeRun
 
 STAGES = (
@@ -48,10 +45,8 @@ def test_every_stage_is_built_once(whole_run: WholeRun) -> None:
     assert outcomes(whole_run.report) == dict.fromkeys(STAGES, "built")
 
 
-def test_time_and_memory_of_each_stage_are_known(whole_run: WholeRun) -> None:
+def test_the_time_of_each_stage_is_known(whole_run: WholeRun) -> None:
     report = whole_run.report
-    assert all(record.peak_bytes > 50 * 2**20 for record in report.records)
-    assert report.peak_bytes >= max(record.peak_bytes for record in report.records)
     assert report.seconds >= sum(record.seconds for record in report.records)
 
 
@@ -114,16 +109,6 @@ def test_the_run_leaves_progress_and_a_report(whole_run: WholeRun) -> None:
     assert progress.description.startswith("finetuning from random weights")
 
 
-def test_the_report_holds_real_pictures_of_the_curves(whole_run: WholeRun) -> None:
-    report = artifacts_of_run(whole_run.report)["end-to-end-report"].data
-    pictures = dict(re.findall(r"!\[([^]]+)\]\(data:image/png;base64,([^)]+)\)", report))
-    expected = {"Curves of pretraining", "Curves of fine-tuning", "Documents by their length"}
-    assert expected <= set(pictures)
-    for picture in pictures.values():
-        assert base64.b64decode(picture).startswith(b"\x89PNG")
-    assert "Beginnings of documents drawn at random:" in report
-
-
 def test_progress_reaches_the_log_of_the_run(whole_run: WholeRun) -> None:
     of_run = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run_id(whole_run.report)]))
     with get_client(sync_client=True) as client:
@@ -149,9 +134,7 @@ def test_the_screen_shows_the_report_without_control_characters_in_a_pipe(
 
 
 def test_a_second_run_builds_nothing_and_registers_nothing_new(whole_run: WholeRun) -> None:
-    from flows.end_to_end import end_to_end
-
-    recipe = read_recipe(EndToEndRecipe, str(whole_run.recipe), [f"runtime.home={whole_run.home}"])
+    recipe = read_recipe(str(whole_run.recipe), [f"runtime.home={whole_run.home}"])
     report = end_to_end(recipe)
     assert outcomes(report) == dict.fromkeys(STAGES, "reused")
     assert [model.version for model in report.models] == [1, 1]
@@ -159,11 +142,9 @@ def test_a_second_run_builds_nothing_and_registers_nothing_new(whole_run: WholeR
 
 
 def test_a_run_that_reuses_everything_moves_no_alias(whole_run: WholeRun) -> None:
-    from flows.end_to_end import end_to_end
-
     client = open_tracker(whole_run.report.recipe.runtime).client()
     client.delete_registered_model_alias("bertsmith-encoder", "challenger")  # a person's doing
-    recipe = read_recipe(EndToEndRecipe, str(whole_run.recipe), [f"runtime.home={whole_run.home}"])
+    recipe = read_recipe(str(whole_run.recipe), [f"runtime.home={whole_run.home}"])
     try:
         report = end_to_end(recipe)
         assert set(client.get_registered_model("bertsmith-encoder").aliases) == {"candidate"}
@@ -175,11 +156,10 @@ def test_a_run_that_reuses_everything_moves_no_alias(whole_run: WholeRun) -> Non
 
 def test_another_mask_rate_rebuilds_the_examples_alone(whole_run: WholeRun) -> None:
     recipe = read_recipe(
-        ExamplesRecipe,
         str(whole_run.recipe),
         [f"runtime.home={whole_run.home}", "examples.mask_fraction=0.2"],
     )
-    assert outcomes(flow_of("examples")(recipe)) == {
+    assert outcomes(end_to_end(recipe, "examples")) == {
         "corpus": "reused",
         "vocabulary": "reused",
         "examples": "built",

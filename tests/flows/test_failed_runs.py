@@ -3,12 +3,12 @@
 import http.server
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from prefect import Task, flow, task
+from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import (
     ArtifactFilter,
@@ -23,40 +23,38 @@ from prefect.runtime import flow_run
 
 from flows.chain import build_chain
 from flows.environment import LocalApi
-from flows.reporting.run_report import RunReport, mlflow_page
-from flows.run import plain_task, started_run
+from flows.reporting.report import RunReport
+from flows.run import started_run
 from pipelines.config.errors import UserError
 from pipelines.recipes.connections import open_tracker
 from pipelines.recipes.files import read_recipe
-from pipelines.recipes.models import CorpusRecipe
-from pipelines.stages.corpus import CORPUS
+from pipelines.recipes.recipe import Recipe
+from pipelines.stages.corpus.stage import build_corpus
 
 SECRET = "hidden-word"
 
 
 @pytest.fixture
-def recipe(small_recipe: Path, tmp_path: Path) -> CorpusRecipe:
-    return read_recipe(CorpusRecipe, str(small_recipe), [f"runtime.home={tmp_path / 'home'}"])
+def recipe(small_recipe: Path, tmp_path: Path) -> Recipe:
+    return read_recipe(str(small_recipe), [f"runtime.home={tmp_path / 'home'}"])
 
 
-@task
 def breaking() -> None:
     raise UserError(f"the texts must be there, found none at http://ann:{SECRET}@host/x")
 
 
-@task
 def stopping() -> None:
     raise KeyboardInterrupt
 
 
-def run_then(recipe: CorpusRecipe, second: Task[..., Any], runs: list[str]) -> None:
+def run_then(recipe: Recipe, second: Callable[[], None], runs: list[str]) -> None:
     """A flow run of two stages, the corpus and `second`; its id is put into `runs`."""
 
     @flow(name="breaks-off", persist_result=False)
-    def breaks_off(recipe: CorpusRecipe) -> None:
+    def breaks_off(recipe: Recipe) -> None:
         runs.append(str(flow_run.id))
-        with started_run("breaks-off", recipe, (), default=recipe) as run:
-            build_chain(run, [CORPUS])
+        with started_run("breaks-off", recipe) as run:
+            build_chain(run, "corpus")
             run.stage("second", second)
 
     breaks_off(recipe)
@@ -87,55 +85,42 @@ def everything_written(run_id: str) -> str:
     return "\n".join(part.model_dump_json() for part in parts)
 
 
-def test_a_tracker_that_is_not_there_ends_a_run_before_anything_is_built(
-    prefect_api: str, recipe: CorpusRecipe
-) -> None:
-    runs: list[str] = []
-    place = recipe.runtime.model_copy(update={"tracking_uri": f"http://ann:{SECRET}@127.0.0.1:9"})
-    with pytest.raises(UserError, match=r"at http://127\.0\.0\.1:9 does not answer \("):
-        run_then(recipe.model_copy(update={"runtime": place}), breaking, runs)
-    assert not recipe.runtime.home_folder().exists()
-    assert SECRET not in everything_written(runs[0])
-
-
 def test_a_failed_run_publishes_what_it_has_and_where_it_failed(
-    prefect_api: str, local_ray: None, recipe: CorpusRecipe
+    prefect_api: str, local_ray: None, recipe: Recipe
 ) -> None:
     runs: list[str] = []
     with pytest.raises(UserError, match="the texts must be there"):
         run_then(recipe, breaking, runs)
     report = report_of(runs[0])
     assert "failed in stage second: the texts must be there, found none at http://host/x" in report
-    assert "## Corpus" in report
-    assert "Documents by their length" in report
+    assert "| corpus | built " in report
 
 
 def test_a_cancelled_run_publishes_what_it_has(
-    prefect_api: str, local_ray: None, recipe: CorpusRecipe
+    prefect_api: str, local_ray: None, recipe: Recipe
 ) -> None:
     runs: list[str] = []
     with pytest.raises(KeyboardInterrupt):
         run_then(recipe, stopping, runs)
     report = report_of(runs[0])
     assert "stopped in stage second" in report
-    assert "## Corpus" in report
+    assert "| corpus | built " in report
 
 
-@task
 def fine() -> None:
     return None
 
 
 def test_a_report_that_cannot_be_published_leaves_a_finished_run_completed(
-    prefect_api: str, recipe: CorpusRecipe
+    prefect_api: str, recipe: Recipe
 ) -> None:
     runs: list[str] = []
 
     @flow(persist_result=False)
-    def finishes(recipe: CorpusRecipe) -> RunReport:
+    def finishes(recipe: Recipe) -> RunReport:
         runs.append(str(flow_run.id))
         # Prefect takes no artifact under a key with capitals.
-        with started_run("NoKeyOfAnArtifact", recipe, (), default=recipe) as run:
+        with started_run("NoKeyOfAnArtifact", recipe) as run:
             run.stage("only", fine)
         return run.report
 
@@ -147,11 +132,11 @@ def test_a_report_that_cannot_be_published_leaves_a_finished_run_completed(
 
 
 def test_nothing_points_at_an_api_that_ends_with_its_run(
-    prefect_api: str, recipe: CorpusRecipe, monkeypatch: pytest.MonkeyPatch
+    prefect_api: str, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @flow(name="shown-nowhere", persist_result=False)
-    def shown_nowhere(recipe: CorpusRecipe) -> RunReport:
-        with started_run("shown-nowhere", recipe, (), default=recipe) as run:
+    def shown_nowhere(recipe: Recipe) -> RunReport:
+        with started_run("shown-nowhere", recipe) as run:
             run.stage("only", fine)
         return run.report
 
@@ -164,7 +149,7 @@ def test_nothing_points_at_an_api_that_ends_with_its_run(
 
 
 def test_files_that_the_tracker_cannot_keep_cost_the_record_alone(
-    prefect_api: str, recipe: CorpusRecipe
+    prefect_api: str, recipe: Recipe
 ) -> None:
     runs: list[str] = []
     home = recipe.runtime.home_folder()
@@ -172,9 +157,9 @@ def test_files_that_the_tracker_cannot_keep_cost_the_record_alone(
     (home / "mlartifacts").write_text("a file where MLflow's folder must be")
 
     @flow(name="without-files", persist_result=False)
-    def without_files(recipe: CorpusRecipe) -> None:
+    def without_files(recipe: Recipe) -> None:
         runs.append(str(flow_run.id))
-        with started_run("without-files", recipe, (), default=recipe) as run:
+        with started_run("without-files", recipe) as run:
             run.stage("only", fine)
 
     without_files(recipe)
@@ -208,7 +193,7 @@ def tracker_that_goes_away() -> Iterator[str]:
 def test_a_tracker_that_is_away_at_the_end_costs_links_and_passwords_are_kept_nowhere(
     prefect_api: str,
     local_ray: None,
-    recipe: CorpusRecipe,
+    recipe: Recipe,
     tracker_that_goes_away: str,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
@@ -220,30 +205,26 @@ def test_a_tracker_that_is_away_at_the_end_costs_links_and_passwords_are_kept_no
     runs: list[str] = []
     run_then(recipe.model_copy(update={"runtime": place}), fine, runs)
     report = report_of(runs[0])
-    assert "Links to runs in MLflow are missing: the MLflow tracker at" in report
-    assert f"tracking_uri: http://{tracker_that_goes_away}" in report
+    assert "The run in MLflow" not in report
     assert SECRET not in str(os.environ)
     written = everything_written(runs[0])
-    assert "Links to runs" in written
+    assert "| corpus " in written
     assert SECRET not in written
     assert SECRET not in "".join(capfd.readouterr())
 
 
 def test_a_source_with_a_signature_that_cannot_be_read_leaves_no_signature(
-    prefect_api: str, local_ray: None, recipe: CorpusRecipe, tracker_that_goes_away: str
+    prefect_api: str, local_ray: None, recipe: Recipe, tracker_that_goes_away: str
 ) -> None:
     url = f"http://{tracker_that_goes_away}/a.txt?X-Amz-Signature={SECRET}"
-    corpus = read_recipe(
-        CorpusRecipe, "own-text", [f"corpus.sources=[{{kind: text, paths: ['{url}']}}]"]
-    ).corpus
+    corpus = read_recipe("own-text", [f"corpus.sources=[{{kind: text, paths: ['{url}']}}]"]).corpus
     runs: list[str] = []
-    once = plain_task(CORPUS.builder())
 
     @flow(name="signed", persist_result=False)
-    def signed(recipe: CorpusRecipe) -> None:
+    def signed(recipe: Recipe) -> None:
         runs.append(str(flow_run.id))
-        with started_run("signed", recipe, (), default=recipe) as run:
-            run.stage("corpus", once, recipe.corpus, run.context)
+        with started_run("signed", recipe) as run:
+            run.stage("corpus", build_corpus, recipe.corpus, run.context)
 
     with pytest.raises(Exception) as raised:
         signed(recipe.model_copy(update={"corpus": corpus}))
@@ -251,12 +232,3 @@ def test_a_source_with_a_signature_that_cannot_be_read_leaves_no_signature(
     written = everything_written(runs[0])
     assert "failed in stage corpus" in written
     assert SECRET not in written
-
-
-def test_links_open_in_the_view_for_training_and_hold_no_password() -> None:
-    uri = f"http://ann:{SECRET}@host:5000/"
-    view = "?workflowType=machine_learning"
-    assert mlflow_page(uri, "models/bert/versions/7") == (
-        f"http://host:5000/#/models/bert/versions/7{view}"
-    )
-    assert mlflow_page("sqlite:////tmp/mlflow.db", "models/bert/versions/7") is None

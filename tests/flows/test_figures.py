@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.reporting.run_report import RunReport, StageRecord, figures_of
+from flows.reporting.report import RunReport, StageRecord, figures_of
 from pipelines.artifacts import ArtifactStore, Built
-from pipelines.recipes.models import CorpusRecipe
+from pipelines.recipes.recipe import Recipe
 
 
 @pytest.mark.parametrize(
@@ -23,8 +23,8 @@ def test_an_encoder_is_judged_by_what_it_was_trained_for(
     encoder = ArtifactStore(tmp_path / "store").get_or_build(
         "encoder", version=1, settings={}, inputs={}, build=lambda draft: Built([], figures)
     )
-    record = StageRecord("pretraining", encoder, seconds=1.0, peak_bytes=1)
-    figure, content, choices = figures_of(RunReport("pretrain", CorpusRecipe(), records=[record]))
+    record = StageRecord("pretraining", encoder, seconds=1.0)
+    figure, content, choices = figures_of(RunReport("end-to-end", Recipe(), records=[record]))
     assert (figure.name, figure.value) == (name, 0.5)
     assert figure.baselines == {"most frequent token": 0.1}
     assert content.value == 0.2
@@ -42,7 +42,7 @@ def test_a_task_stands_beside_the_majority_class_tfidf_and_random_weights(tmp_pa
             "finetuned", version=1, settings={"stage": stage}, inputs={},
             build=lambda draft: Built([], {**score, **figures}),
         )  # fmt: skip
-        return StageRecord(stage, artifact, seconds=1.0, peak_bytes=1)
+        return StageRecord(stage, artifact, seconds=1.0)
 
     tuned = record("fine-tuning", **{"eval/accuracy": 0.589, "baseline/accuracy": 0.11})
     random = record("fine-tuning, random", **{"eval/accuracy": 0.267})
@@ -51,11 +51,11 @@ def test_a_task_stands_beside_the_majority_class_tfidf_and_random_weights(tmp_pa
         **{"eval/accuracy": 0.589, "baseline/accuracy": 0.11, "baseline/TF-IDF/accuracy": 0.796},
         guess="majority class",
     )
-    report = RunReport("end-to-end", CorpusRecipe(), records=[tuned, random, evaluation])
+    report = RunReport("end-to-end", Recipe(), records=[tuned, random, evaluation])
     (figure,) = figures_of(report)
     assert figure.shown() == "58.9%"
     assert figure.baselines_shown() == (
         "majority class 11.0%, TF-IDF 79.6%, same budget from random weights 26.7%"
     )
-    (figure,) = figures_of(RunReport("finetune", CorpusRecipe(), records=[tuned]))
+    (figure,) = figures_of(RunReport("end-to-end", Recipe(), records=[tuned]))
     assert figure.baselines_shown() == "constant guess 11.0%"

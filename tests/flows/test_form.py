@@ -3,9 +3,11 @@
 from typing import Any
 
 import pytest
+from prefect.client.orchestration import get_client
+from prefect.exceptions import PrefectHTTPStatusError
 
 from flows.end_to_end import end_to_end
-from pipelines.recipes.models import EndToEndRecipe
+from pipelines.recipes.recipe import Recipe
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +37,20 @@ def test_nothing_in_the_form_is_an_empty_box(definitions: dict[str, Any]) -> Non
             assert drawn, f"{name}.{field} has nothing that a form could draw: {schema}"
 
 
+def test_the_server_refuses_an_unknown_section_and_an_unknown_stage(prefect_api: str) -> None:
+    with get_client(sync_client=True) as client:
+        deployment = client.create_deployment(
+            flow_id=client.create_flow(end_to_end),
+            name="a form",
+            parameter_openapi_schema=end_to_end.parameters.model_dump_for_openapi(),
+            enforce_parameter_schema=True,
+        )
+        for wrong in ({"recipe": {"pretrainig": {}}}, {"until": "training"}):
+            with pytest.raises(PrefectHTTPStatusError, match="409"):
+                client.create_flow_run_from_deployment(deployment, parameters=wrong)
+
+
 def test_a_mistake_in_a_tab_is_told_of_that_tab_alone() -> None:
     with pytest.raises(ValueError, match=r"dataset.source.labelled_file.pth") as error:
-        EndToEndRecipe.model_validate(
-            {"dataset": {"source": {"kind": "labelled_file", "pth": "x"}}}
-        )
+        Recipe.model_validate({"dataset": {"source": {"kind": "labelled_file", "pth": "x"}}})
     assert "no_labels" not in str(error.value).lower()

@@ -17,14 +17,14 @@ from tests.flows.published_folders import WORDS, saved
         (["import", ""], "name the folder"),
         (["import", "{here}/none"], "neither a model's folder nor a vocab.txt at {here}/none"),
         (["import", "bert-base-uncased"], "is downloaded first: hf download NAME"),
-        (["embed", "x", "--model", ""], "--model is empty"),
+        (["predict", "x", "--model", ""], "--model is empty"),
         (["import", "{model}", "--name", ""], "--name"),
         (["import", "{model}", "--name", "a/b"], "--name"),
         (["import", "{vocabulary}"], "say it with --uncased or --cased"),
         (["import", "{vocabulary}", "--cased", "--head", "encoder"], "holds a vocabulary"),
         (["import", "{vocabulary}", "--cased", "--name", "x"], "this is a vocabulary"),
-        (["embed", "x", "--model", "0" * 32], "no model with the fingerprint 0000"),
-        (["finetune", "--encoder", "", "--labels", "{here}/rows.csv"], "at least 1 character"),
+        (["predict", "x", "--model", "0" * 32], "no model with the fingerprint 0000"),
+        (["run", "--encoder", "", "--labels", "{here}/rows.csv"], "at least 1 character"),
     ],
 )
 def test_a_mistake_ends_in_a_sentence(
@@ -59,7 +59,7 @@ def test_what_was_imported_is_asked_by_its_fingerprint_and_by_its_folder(
     for model in (fingerprint, str(published)):
         assert run(["fill-mask", "the [MASK]", "--model", model, "--json"]) == DONE
         answers.append(capsys.readouterr().out)
-        assert run(["embed", "the text", "--model", model, "--json"]) == DONE
+        assert run(["predict", "the text", "--model", model, "--json"]) == DONE
         answers.append(capsys.readouterr().out)
     assert answers[:2] == answers[2:]
 
@@ -100,7 +100,7 @@ def test_what_sentence_transformers_says_survives_import_and_export(
     for model in (str(folder), fingerprint, str(tmp_path / "back")):
         capsys.readouterr()
         long = "the text a b c a b c a b c"
-        assert run(["embed", long, "--model", model, "--json"]) == DONE
+        assert run(["predict", long, "--model", model, "--json"]) == DONE
         vectors.append(json.loads(capsys.readouterr().out)["embedding"])
     assert vectors[0] == vectors[1] == vectors[2]
     assert abs(sum(value**2 for value in vectors[0]) - 1) > 0.1
@@ -145,5 +145,5 @@ def test_a_causal_model_is_said_to_be_one_wherever_it_is_read(
     for _ in range(2):  # taken into the store, then found there
         assert run(["import", str(folder)]) == DONE
         assert said in capsys.readouterr().out
-        assert run(["embed", "the text", "--model", str(folder)]) == DONE
+        assert run(["predict", "the text", "--model", str(folder)]) == DONE
         assert f"{folder} is {said}" in capsys.readouterr().err

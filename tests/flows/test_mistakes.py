@@ -18,7 +18,7 @@ DATASET = ["run", "--labels"]
 CASES = {
     "a glob without a file": (["run", "--corpus", "{here}/no-such-*.txt"], "no-such-*.txt"),
     "an empty path": (["run", "--corpus", ""], "a path is empty"),
-    "a path of blanks": (["corpus", "--corpus", " "], "a path is empty"),
+    "a path of blanks": (["run", "--corpus", " "], "a path is empty"),
     "links in a circle": (["run", "--corpus", "{here}/circle.txt"], "circle.txt cannot be opened"),
     "an address of no kind": (["run", "--corpus", "foo://x"], "foo://x"),
     "a port that cannot be": (["run", "--corpus", "http://127.0.0.1:99999/x"], "99999"),
@@ -71,17 +71,15 @@ CASES = {
         "bertsmith-encoder",
     ),
     "steps without end": (["run", "--set", f"pretraining.num_steps={10**23}"], "num_steps"),
-    "age without end": (["prune", "--days", "inf"], "--days"),
-    "an age beyond the calendar": (["prune", "--days", "800000"], "--days"),
+    "age without end": (["store", "prune", "--days", "inf"], "--days"),
+    "an age beyond the calendar": (["store", "prune", "--days", "800000"], "--days"),
     "texts twice": (["predict", "--file", "{here}/rows.csv", "x"], "--file"),
     "texts in UTF-16": (["predict", "--file", "{here}/utf16.yaml"], "UTF-16"),
-    "a picture in no folder": (["inspect", "x", "--out", "{here}/none/x.html"], "none/x.html"),
-    "a chart in no folder": (["similar", "x", "y", "--out", "{here}/none/x.png"], "none/x.png"),
-    "a picture of no kind": (["inspect", "x", "--out", "{here}/x.gif"], "x.gif"),
-    "a model and a recipe": (["evaluate", "demo", "--model", "m"], "--model"),
-    "a model and settings": (["evaluate", "--model", "m", "--set", "a.b=1"], "--set"),
+    "a model and settings": (
+        ["evaluate", "--model", "m", "--labels", "x.csv", "--set", "a.b=1"],
+        "--set",
+    ),
     "a second text of no file": (["evaluate", "--second-text-column", "b"], "--labels"),
-    "JSON of no model": (["evaluate", "--json"], "--json"),
     "a model that is not there": (
         ["evaluate", "--model", "m", "--labels", "{here}/header.csv"],
         "'m' is neither a folder nor a model",
@@ -96,7 +94,10 @@ CASES = {
     ),
     "rates beyond one": (["run", "--set", "examples.random_share=0.9"], "exceed 1 together"),
     "longer than is read": (["run", "--set", "finetuning.max_tokens=512"], "examples.max_tokens"),
-    "no labels to read": (["dataset", "--set", "dataset.source={{kind: none}}"], "'none'"),
+    "no labels to read": (
+        ["run", "--until", "finetuning", "--set", "dataset.source={{kind: none}}"],
+        "'none'",
+    ),
     "predict with no model": (["predict", "hello", "--model", "{here}"], "{here} has no"),
     "predict with a batch and a threshold": (
         ["predict", "--batch", "{here}/rows.csv", "--no-answer-above", "1"],
@@ -132,14 +133,6 @@ CASES = {
         ["fill-mask", "A [MASK].", "--model", "{here}"],
         "{here} has no config.json",
     ),
-    "inspect no model": (
-        ["inspect", "hello", "--out", "{here}/out.html", "--model", "{here}"],
-        "{here} has no config.json",
-    ),
-    "similar with no model": (
-        ["similar", "a", "b", "--model", "{here}"],
-        "{here} has no config.json",
-    ),
     "export no model": (
         ["export", "{here}", "--to", "{here}/new"],
         "{here} has no config.json",
@@ -160,7 +153,7 @@ CASES = {
         "and clm has none",
     ),
     "a left-to-right classifier": (
-        ["finetune", "--set", "examples.objective=clm"],
+        ["run", "--until", "finetuning", "--set", "examples.objective=clm"],
         "and clm has none",
     ),
     "a family that is none": (["run", "--set", "dataset.family=poetry"], "classification"),
@@ -236,8 +229,6 @@ def _refused(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str
         ["run", "--corpus", "{here}/no-such-*.txt"],
         ["predict", "Some text."],  # and nothing is registered
         ["fill-mask", "Some [MASK]."],
-        ["inspect", "Some text.", "--out", "{here}/a.html"],
-        ["similar", "one", "two"],
     ],
 )
 def test_a_mistake_is_answered_before_torch_ray_mlflow_or_prefect_are_imported(
@@ -261,11 +252,9 @@ ON_MODELS = {
     "fill-mask": ["fill-mask", "Some [MASK]."],
     "models": ["models"],
     "export": ["export", "some-encoder", "--to", "{here}/new"],
-    "inspect": ["inspect", "Some text.", "--out", "{here}/a.html"],
-    "similar": ["similar", "one", "two"],
     "evaluate": ["evaluate", "--model", "m", "--labels", "{here}/rows.csv"],
     "store": ["store"],
-    "prune": ["prune"],
+    "prune": ["store", "prune"],
 }
 
 

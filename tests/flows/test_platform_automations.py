@@ -56,13 +56,13 @@ def test_a_new_champion_starts_the_batch_prediction_once_a_person_switched_it_on
         notes = apply(platform, None, {})
         (note,) = (note for note in notes if name in note)
         assert "is new and switched off" in note
-        assert "name these files in the parameters of the deployment batch-prediction" in note
+        assert "name these files in the parameters of the deployment predict" in note
         (made,) = client.read_automations_by_name(name)
         assert not made.enabled
         client.resume_automation(made.id)
         assert not [note for note in apply(platform, None, {}) if name in note]
         assert client.read_automations_by_name(name)[0].enabled
-        deployment = client.read_deployment_by_name("batch-prediction/batch-prediction").id
+        deployment = client.read_deployment_by_name("predict/predict").id
 
         def runs() -> int:
             chosen = DeploymentFilter.model_validate({"id": {"any_": [deployment]}})

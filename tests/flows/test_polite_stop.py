@@ -40,7 +40,8 @@ def start(recipe: Path, home: Path, ranks: int) -> "subprocess.Popen[str]":
     overrides = (*_OVERRIDES, f"runtime.training_workers={ranks}", "runtime.cpus_per_worker=1")
     return subprocess.Popen(
         [
-            sys.executable, "-c", "from flows.cli import main; main()", "pretrain", str(recipe),
+            sys.executable, "-c", "from flows.cli import main; main()", "run", str(recipe),
+            "--until", "pretraining",
             *(part for override in overrides for part in ("--set", override)),
         ],
         env=environment | {"BERTSMITH_HOME": str(home)},

@@ -5,9 +5,7 @@ import sys
 from dataclasses import replace
 
 import pytest
-from prefect import flow
 
-from flows.reporting.progress import ProgressReporter
 from flows.reporting.progress_line import ProgressLine, progress_on_terminal, sentence
 from pipelines.stage import Progress
 
@@ -30,48 +28,17 @@ def test_a_sentence_says_stage_share_count_time_left_and_figures() -> None:
 
 def test_the_live_figures_of_a_training_share_one_line() -> None:
     figures: dict[str, float | str] = {
-        "train/loss": 5.1234, "train/mlm_loss": 4.6, "train/learning_rate": 0.001,
-        "train/gradient_norm": 0.8125, "speed/tokens_per_second_overall": 38_512.3,
-        "speed/tokens_per_second": 39_017.8, "speed/utilization": 0.5231,
-        "speed/data_wait": 0.0012, "speed/step_seconds_p50": 0.0612,
-        "speed/step_seconds_p95": 0.075, "speed/step_seconds_p99": 0.0904,
-        "speed/seconds_left": 90.0, "memory/resident_bytes": 480 * 2**20,
-        "memory/peak_bytes": 555 * 2**20, "eval/mlm_accuracy": 0.172,
-        "eval/mlm_loss": 5.1, "baseline/mlm_accuracy": 0.057, "baseline/mlm_loss": 6.2,
-        "eval/mlm_accuracy/content": 0.013, "eval/nsp_accuracy": 0.6,
+        "train/loss": 5.1234, "train/learning_rate": 0.001, "speed/tokens_per_second": 39_017.8,
+        "speed/utilization": 0.5231, "speed/seconds_left": 90.0, "eval/mlm_accuracy": 0.172,
+        "eval/mlm_loss": 5.1, "baseline/mlm_accuracy": 0.057, "eval/nsp_accuracy": 0.6,
+        "step": "read",
     }  # fmt: skip
     said = sentence(replace(HALF_WAY, figures=figures), seconds_left=90)
     assert said.partition("left · ")[2].split(" · ") == [
-        "loss 5.123", "mlm loss 4.6", "learning rate 0.001", "gradient norm 0.8125",
-        "39,018 tokens/s (38,512 overall)", "52.3% of the matrix rate", "waits for data 0.1%",
-        "steps of 61 / 75 / 90 ms", "memory 480 MiB (peak 555 MiB)",
-        "held-out masked tokens 17.2% (baseline 5.7%), content words 1.3%",
-        "held-out next sentences 60.0%",
+        "loss 5.123", "learning rate 0.001", "39,018 tokens/s",
+        "held-out masked tokens 17.2% (baseline 5.7%)", "held-out next sentences 60.0%",
+        "step read",
     ]  # fmt: skip
-    assert figures["speed/seconds_left"] == 90.0  # nobody's figures are used up
-
-
-@pytest.mark.parametrize(
-    ("done", "to_follow", "left"),
-    [(60, 0, "1 min 30 s"), (60, 1, "4 min 30 s"), (30, 2, "5 min 30 s"), (120, 1, "1 min 30 s")],
-)
-def test_the_time_left_counts_the_training_that_follows(
-    done: float, to_follow: int, left: str, prefect_api: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    @flow(name="watched")
-    def watched() -> None:
-        with progress_on_terminal(), ProgressReporter("watched") as progress:
-            progress.to_follow = to_follow
-            progress.observe(replace(HALF_WAY, done=done, seconds_left=90.0))
-
-    watched()
-    assert f" · {left} left" in capsys.readouterr().err
-
-
-def test_long_steps_are_told_in_seconds() -> None:
-    figures = {f"speed/step_seconds_p{percent}": percent / 10 for percent in (50, 95, 99)}
-    said = sentence(replace(HALF_WAY, figures=figures), seconds_left=None)
-    assert said.endswith("steps of 5.0 s / 9.5 s / 9.9 s")
 
 
 def test_without_a_total_there_is_neither_share_nor_time_left() -> None:

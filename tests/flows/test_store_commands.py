@@ -1,4 +1,4 @@
-"""`bertsmith store` and `bertsmith prune`, on a home of a few small artifacts."""
+"""`bertsmith store` and `bertsmith store prune`, on a home of a few small artifacts."""
 
 import json
 import shlex
@@ -44,12 +44,13 @@ def test_the_store_is_listed_and_pruned_only_when_asked(
     assert f"encoder {encoder.fingerprint[:8]}" in listed
     assert "model/1" in listed
 
-    assert run(["prune", "--days", "0"]) == 0
+    assert run(["store", "prune", "--days", "0"]) == 0
     said = capsys.readouterr().out
     assert "task" in said
-    assert "`bertsmith prune --days 0 --yes` removes it" in said
+    assert "`bertsmith store prune --days 0 --yes` removes it" in said
     assert list((own_home / "store" / "task").glob("*/manifest.json"))
-    command = ["prune", "--home", str(own_home), "--store", f"{own_home}/store", "--days", "0"]
+    places = ["--home", str(own_home), "--store", f"{own_home}/store"]
+    command = ["store", "prune", *places, "--days", "0"]
     assert run(command) == 0
     printed = capsys.readouterr().out.split("`")[1]
     assert shlex.split(printed) == ["bertsmith", *command, "--yes"]
@@ -57,7 +58,7 @@ def test_the_store_is_listed_and_pruned_only_when_asked(
     assert "freed" in capsys.readouterr().out
     assert not list((own_home / "store" / "task").glob("*/manifest.json"))
     assert ArtifactStore(own_home / "store").find("corpus", corpus.fingerprint) == corpus
-    assert run(["prune"]) == 0
+    assert run(["store", "prune"]) == 0
     assert "Nothing to remove." in capsys.readouterr().out
 
 
@@ -69,14 +70,14 @@ def test_nothing_is_pruned_beside_a_registry_that_knows_no_model(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{mistyped}")
     assert run(["store"]) == 0
     assert str(mistyped) in capsys.readouterr().out
-    for command in (["prune", "--days", "0"], ["prune", "--days", "0", "--yes"]):
+    for command in (["store", "prune", "--days", "0"], ["store", "prune", "--days", "0", "--yes"]):
         assert run(command) == MISTAKE
         told = capsys.readouterr().err
         assert f"{mistyped} is not there" in told
         assert "--without-models" in told
     assert not mistyped.exists()  # whoever only reads creates no database
     assert ArtifactStore(own_home / "store").find("encoder", encoder.fingerprint) == encoder
-    assert run(["prune", "--days", "0", "--without-models", "--yes"]) == 0
+    assert run(["store", "prune", "--days", "0", "--without-models", "--yes"]) == 0
     assert ArtifactStore(own_home / "store").find("encoder", encoder.fingerprint) is None
 
 
@@ -96,7 +97,7 @@ def test_no_secret_of_store_or_registry_is_printed(
     tracker = f"sqlite:///{own_home / 'mlflow.db'}?password=hidden"  # SQLite ignores it
     monkeypatch.setenv("MLFLOW_TRACKING_URI", tracker)
     store = "memory://key:hidden@bucket/store"
-    for command in (["store"], ["store", "--json"], ["prune"]):
+    for command in (["store"], ["store", "--json"], ["store", "prune"]):
         assert run([*command, "--store", store]) == 0
         said = capsys.readouterr()
         assert "bucket/store" in said.out

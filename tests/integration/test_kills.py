@@ -22,13 +22,20 @@ _PATIENCE_SECONDS = 600
 
 @pytest.fixture
 def started(small_recipe: Path, tmp_path: Path) -> Iterator[Callable[[], subprocess.Popen[str]]]:
-    """Starts `bertsmith pretrain` in a home of its own; what it still runs is ended afterwards."""
+    """Starts a pretraining in a home of its own; what it still runs is ended afterwards."""
     environment = {
         key: value
         for key, value in os.environ.items()
         if key not in ("PREFECT_API_URL", "PREFECT_HOME", "MLFLOW_TRACKING_URI")
     } | {"BERTSMITH_HOME": str(tmp_path / "home")}
-    command = [sys.executable, "-c", "from flows.cli import main; main()", "pretrain"]
+    command = [
+        sys.executable,
+        "-c",
+        "from flows.cli import main; main()",
+        "run",
+        "--until",
+        "pretraining",
+    ]
     overrides = [part for override in _LONGER for part in ("--set", override)]
     running: list[subprocess.Popen[str]] = []
 

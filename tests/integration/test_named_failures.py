@@ -40,16 +40,16 @@ class Machine:
         self._environment = {k: v for k, v in os.environ.items() if k not in kept_out}
 
     def start(
-        self, command: str, store: Path, *settings: str, **environment: str
+        self, until: str, store: Path, *settings: str, **environment: str
     ) -> "subprocess.Popen[str]":
         overrides = [part for setting in (*_SETTINGS, *settings) for part in ("--set", setting)]
-        if command != "pretrain":
+        if until != "pretraining":
             overrides = []
         places = ("--home", str(self.folder / "home"), "--store", str(store))
         return subprocess.Popen(
             [
-                sys.executable, "-c", "from flows.cli import main; main()", command,
-                str(self.recipe), *places, *overrides,
+                sys.executable, "-c", "from flows.cli import main; main()", "run",
+                str(self.recipe), "--until", until, *places, *overrides,
             ],
             env={**self._environment, **environment},
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
@@ -119,7 +119,7 @@ def fill(disk: Path, but_bytes: int) -> None:
 
 
 def test_numbers_that_never_heal_end_with_a_diagnosis(machine: Machine, store: Path) -> None:
-    said = ended(machine.start("pretrain", store, *_DIVERGES), MISTAKE)
+    said = ended(machine.start("pretraining", store, *_DIVERGES), MISTAKE)
     assert "in a row" in said
     assert "largest gradients: " in said
     assert "lower pretraining.learning_rate" in said
@@ -129,7 +129,7 @@ def test_a_disk_without_room_for_checkpoints_is_found_before_the_first_step(
     machine: Machine, small_disk: Path
 ) -> None:
     fill(small_disk.parent, 3 * 2**20)
-    said = ended(machine.start("pretrain", small_disk), MISTAKE)
+    said = ended(machine.start("pretraining", small_disk), MISTAKE)
     assert "is too full for the checkpoints of pretraining" in said
 
 
@@ -137,7 +137,7 @@ def test_a_disk_that_fills_meanwhile_ends_it_at_once_and_a_second_run_goes_on(
     machine: Machine, small_disk: Path
 ) -> None:
     cadence = ("pretraining.num_steps=400", "pretraining.checkpoint_every_steps=40")
-    process = machine.start("pretrain", small_disk, *cadence)
+    process = machine.start("pretraining", small_disk, *cadence)
     wait_for(lambda: checkpoints(small_disk) or process.poll() is not None, "the first checkpoint")
     assert process.poll() is None, process.communicate()
     fill(small_disk.parent, 2**16)
@@ -150,7 +150,7 @@ def test_a_disk_that_fills_meanwhile_ends_it_at_once_and_a_second_run_goes_on(
     assert len(folders) == len(checkpoints(small_disk))  # nothing half-written
 
     (small_disk.parent / "filler").unlink()
-    again = machine.start("pretrain", small_disk, *cadence)
+    again = machine.start("pretraining", small_disk, *cadence)
     _, told = again.communicate(timeout=_LIMIT_SECONDS)
     assert again.returncode == DONE, told
     assert f"resumed from step {step}" in told
@@ -161,7 +161,7 @@ def test_a_temporary_folder_without_room_is_found_before_the_first_step(
 ) -> None:
     fill(small_disk.parent, 2 * 2**20)
     folders = {"TMPDIR": str(small_disk.parent), "RAY_TMPDIR": tempfile.gettempdir()}
-    process = machine.start("pretrain", store, **folders)
+    process = machine.start("pretraining", store, **folders)
     assert "choose another runtime.store or TMPDIR" in ended(process, MISTAKE)
 
 
@@ -170,13 +170,13 @@ def test_a_temporary_folder_whose_path_is_too_long_for_a_socket_is_named(
 ) -> None:
     folder = tmp_path / ("long" * 25)
     folder.mkdir()
-    said = ended(machine.start("pretrain", store, TMPDIR=str(folder)), MISTAKE)
+    said = ended(machine.start("pretraining", store, TMPDIR=str(folder)), MISTAKE)
     assert "AF_UNIX path length" in said
     assert "name a short path with room in RAY_TMPDIR" in said
 
 
 def test_workers_that_fit_on_no_node_are_refused(machine: Machine, store: Path) -> None:
-    process = machine.start("pretrain", store, "runtime.cpus_per_worker=512")
+    process = machine.start("pretraining", store, "runtime.cpus_per_worker=512")
     assert "512" in ended(process, MISTAKE)
 
 
@@ -184,7 +184,7 @@ def test_a_worker_that_dies_too_often_ends_it_with_what_to_do(
     machine: Machine, store: Path
 ) -> None:
     process = machine.start(
-        "pretrain", store, "runtime.max_failures=0", "pretraining.num_steps=2000"
+        "pretraining", store, "runtime.max_failures=0", "pretraining.num_steps=2000"
     )
     family = psutil.Process(process.pid)
 

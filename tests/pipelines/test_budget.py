@@ -13,7 +13,6 @@ from pipelines.artifacts import ArtifactStore
 from pipelines.config.errors import UserError
 from pipelines.config.runtime import RuntimeSettings
 from pipelines.recipes.files import read_recipe
-from pipelines.recipes.models import PretrainingRecipe
 from pipelines.stage import Progress
 from pipelines.stages.pretraining import budget
 from pipelines.stages.pretraining.budget import (
@@ -80,13 +79,11 @@ def test_steps_and_minutes_are_alternatives():
 def test_a_budget_takes_the_place_of_a_presets_steps(preset):
     overrides = ["pretraining.budget_minutes=5"]
     with pytest.raises(UserError, match=r"add --set pretraining\.num_steps=null"):
-        read_recipe(PretrainingRecipe, preset, overrides)
-    recipe = read_recipe(PretrainingRecipe, preset, [*overrides, "pretraining.num_steps=null"])
+        read_recipe(preset, overrides)
+    recipe = read_recipe(preset, [*overrides, "pretraining.num_steps=null"])
     assert recipe.pretraining.budget_minutes == 5
     assert (
-        read_recipe(
-            PretrainingRecipe, preset, ["pretraining.num_steps=null"]
-        ).pretraining.model_dump()["num_steps"]
+        read_recipe(preset, ["pretraining.num_steps=null"]).pretraining.model_dump()["num_steps"]
         == 1000
     )  # as it names an artifact
 

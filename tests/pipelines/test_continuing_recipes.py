@@ -4,32 +4,30 @@ import pytest
 
 from pipelines.config.errors import UserError
 from pipelines.recipes.files import read_recipe
-from pipelines.recipes.models import EndToEndRecipe, PretrainingRecipe, VocabularyRecipe
 
 
 def test_the_vocabulary_of_a_recipe_goes_with_its_encoder() -> None:
     override = ["pretraining.encoder=some/folder", "pretraining.initialization=published"]
-    assert read_recipe(VocabularyRecipe, "demo", override).vocabulary.encoder == "some/folder"
-    recipe = read_recipe(PretrainingRecipe, "demo", [*override, "vocabulary.encoder=other"])
-    assert recipe.resolved().vocabulary.encoder == "other"
-    assert read_recipe(PretrainingRecipe, "demo").resolved().vocabulary.encoder is None
+    assert read_recipe("demo", override).tokenizer.encoder == "some/folder"
+    recipe = read_recipe("demo", [*override, "vocabulary.encoder=other"])
+    assert recipe.tokenizer.encoder == "other"
+    assert read_recipe("demo").tokenizer.encoder is None
     with pytest.raises(UserError, match=r"initialization=informed is for random weights"):
-        read_recipe(PretrainingRecipe, "demo", [*override, "pretraining.initialization=informed"])
+        read_recipe("demo", [*override, "pretraining.initialization=informed"])
     with pytest.raises(UserError, match=r"added_words=\d+ requires pretraining\.encoder"):
-        read_recipe(PretrainingRecipe, "demo", ["vocabulary.added_words=5"])
-    added = read_recipe(PretrainingRecipe, "demo", [*override, "vocabulary.added_words=5"])
+        read_recipe("demo", ["vocabulary.added_words=5"])
+    added = read_recipe("demo", [*override, "vocabulary.added_words=5"])
     assert added.vocabulary.added_words == 5
 
 
 def test_a_recipe_that_was_written_down_follows_another_encoder(tmp_path) -> None:
     mine = tmp_path / "mine.yaml"
-    mine.write_text(read_recipe(EndToEndRecipe, "continue").to_yaml())
-    other = read_recipe(EndToEndRecipe, str(mine), ["pretraining.encoder=my-bert"])
-    assert other.resolved().vocabulary.encoder == "my-bert"
-    assert other.narrowed(VocabularyRecipe).vocabulary.encoder == "my-bert"
+    mine.write_text(read_recipe("continue").to_yaml())
+    other = read_recipe(str(mine), ["pretraining.encoder=my-bert"])
+    assert other.tokenizer.encoder == "my-bert"
     without = ["pretraining.encoder=null", "pretraining.learning_rate=1e-3"]
-    anew = read_recipe(EndToEndRecipe, str(mine), without)
-    assert anew.resolved().vocabulary.encoder is None
+    anew = read_recipe(str(mine), without)
+    assert anew.tokenizer.encoder is None
 
 
 @pytest.mark.parametrize(
@@ -43,4 +41,4 @@ def test_a_recipe_that_was_written_down_follows_another_encoder(tmp_path) -> Non
 )
 def test_what_names_no_encoder_is_a_sentence(overrides, sentence) -> None:
     with pytest.raises(UserError, match=sentence):
-        read_recipe(PretrainingRecipe, "demo", overrides)
+        read_recipe("demo", overrides)

@@ -12,14 +12,12 @@ from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import ArtifactStore
 from pipelines.config.errors import UserError
 from pipelines.inference.answers import fill
-from pipelines.insight.text_pictures import draw_similarities, inspect, similarities
 from pipelines.registry.exchange import export_version, import_path
 from pipelines.registry.opening import opened
 from pipelines.stage import StageContext
 from pipelines.tracking.tracker import Tracker
 
 NOWHERE = Tracker(uri="sqlite:////nowhere.db", experiment="unused")  # folders need no tracker
-PNG = b"\x89PNG"
 
 
 @pytest.fixture(scope="module")
@@ -72,30 +70,3 @@ def test_gaps_are_filled_within_what_the_model_knows_and_reads(folder: Path) -> 
         fill(opened(folder), "it", "the [MASK]", top_k=10)
     with pytest.raises(UserError, match="tokens"):
         fill(opened(folder), "it", "the " * 600 + "[MASK]", top_k=1)
-
-
-def test_attention_is_drawn_as_a_page_and_as_a_sheet(folder: Path, tmp_path: Path) -> None:
-    page, sheet = tmp_path / "attention.html", tmp_path / "attention.png"
-    maps = inspect(folder, "the sum of <b>", page)
-    inspect(folder, "the sum of <b>", sheet)
-    assert maps.tokens[:4] == ["[CLS]", "the", "sum", "of"]
-    text = page.read_text()
-    assert '"tokens": ["[CLS]", "the", "sum", "of"' in text
-    assert "https://" not in text  # nothing is fetched
-    assert sheet.read_bytes().startswith(PNG)
-    with pytest.raises(UserError, match=r"must be a \.html or \.png file"):
-        inspect(folder, "the sum", tmp_path / "attention.pdf")
-    with pytest.raises(UserError, match="a sheet shows at most 40 tokens, got 62"):
-        inspect(folder, "the " * 60, sheet)
-
-
-def test_similarities_of_a_text_with_itself_are_one(folder: Path, tmp_path: Path) -> None:
-    texts = ["the sum", "the sum", "of the"]
-    matrix, plane = similarities(folder, texts)
-    assert matrix.diagonal() == pytest.approx(1.0, abs=1e-5)
-    assert matrix[0, 1] == pytest.approx(1.0, abs=1e-5)
-    assert plane[0] == pytest.approx(plane[1], abs=1e-5)
-    draw_similarities(texts, matrix, plane, tmp_path / "similar.png")
-    assert (tmp_path / "similar.png").read_bytes().startswith(PNG)
-    with pytest.raises(UserError, match="at least 2 words or texts, got 1"):
-        similarities(folder, ["alone"])

@@ -6,7 +6,6 @@ import pytest
 
 from pipelines.config.errors import UserError
 from pipelines.recipes.files import read_recipe
-from pipelines.recipes.models import EndToEndRecipe
 from pipelines.stages.finetuning.preparation import check_settings
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.tasks import family
@@ -59,5 +58,5 @@ def test_what_fits_the_task_is_not(family_name: str) -> None:
 
 def test_more_frozen_layers_than_there_are_is_a_fault_of_the_recipe() -> None:
     with pytest.raises(UserError, match="at most the 2 layers of an encoder of size tiny, got 3"):
-        read_recipe(EndToEndRecipe, "demo", ["finetuning.freeze_layers=3"])
-    read_recipe(EndToEndRecipe, "demo", ["finetuning.freeze_layers=2"])
+        read_recipe("demo", ["finetuning.freeze_layers=3"])
+    read_recipe("demo", ["finetuning.freeze_layers=2"])

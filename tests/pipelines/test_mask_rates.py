@@ -6,7 +6,6 @@ import torch
 
 from pipelines.config.errors import UserError
 from pipelines.recipes.files import read_recipe
-from pipelines.recipes.models import PretrainingRecipe
 from pipelines.stages.examples.batches import ExampleReader, micro_batches
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
@@ -65,7 +64,7 @@ def test_a_rate_changes_how_many_are_masked_and_nothing_else(small_examples):
 )
 def test_rates_without_dynamic_masks_are_refused_when_the_recipe_is_read(overrides):
     with pytest.raises(UserError, match=r"mask_fraction needs masks that training draws itself"):
-        read_recipe(PretrainingRecipe, "demo", overrides)
+        read_recipe("demo", overrides)
 
 
 def test_the_stage_refuses_them_too(small_corpus, small_vocabulary, small_context):

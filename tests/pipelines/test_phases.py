@@ -6,7 +6,6 @@ import torch
 from pipelines.config.errors import UserError
 from pipelines.config.runtime import RuntimeSettings
 from pipelines.recipes.files import read_recipe
-from pipelines.recipes.models import PretrainingRecipe
 from pipelines.stages.examples.batches import ExampleReader, micro_batches
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
@@ -118,7 +117,7 @@ SHORT_ALONE = ("examples.short_tokens=32", "pretraining.short_steps_fraction=1")
 )
 def test_phases_without_their_examples_are_refused(overrides, sentence):
     with pytest.raises(UserError, match=sentence):
-        read_recipe(PretrainingRecipe, "demo", overrides)
+        read_recipe("demo", overrides)
 
 
 def test_too_many_workers_for_the_short_steps_are_told_of_their_settings():

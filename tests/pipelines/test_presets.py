@@ -8,7 +8,7 @@ import pytest
 from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.config.runtime import RuntimeSettings
 from pipelines.recipes.files import preset_names, read_recipe
-from pipelines.recipes.models import EndToEndRecipe, PretrainingRecipe
+from pipelines.recipes.recipe import Recipe
 from pipelines.stages.examples.stage import build_examples
 from pipelines.stages.pretraining.settings import phases_of
 from pipelines.stages.pretraining.stage import build_encoder
@@ -29,8 +29,8 @@ SHORT = (
 )  # fmt: skip
 
 
-def small(name: str) -> PretrainingRecipe:
-    plain = read_recipe(PretrainingRecipe, name)
+def small(name: str) -> Recipe:
+    plain = read_recipe(name)
     overrides = [*SMALL]
     if plain.pretraining.budget_minutes is None:
         overrides.append("pretraining.num_steps=12")
@@ -38,24 +38,24 @@ def small(name: str) -> PretrainingRecipe:
         overrides.append("pretraining.budget_minutes=0.2")
     if plain.pretraining.short_steps_fraction:
         overrides += SHORT
-    return read_recipe(PretrainingRecipe, name, overrides)
+    return read_recipe(name, overrides)
 
 
 def pretrains(name: str) -> bool:
     """Whether a preset pretrains from random weights: others start from an encoder."""
-    dataset = read_recipe(EndToEndRecipe, name).dataset.source
+    dataset = read_recipe(name).dataset.source
     return name != "continue" and dataset.kind != "labelled_file"
 
 
 @pytest.mark.parametrize("name", family_names())
 def test_every_family_has_a_preset_of_its_name(name: str) -> None:
-    recipe = read_recipe(EndToEndRecipe, name.replace("_", "-"))
+    recipe = read_recipe(name.replace("_", "-"))
     assert family_module(recipe.dataset.family) == name
     assert recipe.registration.classifier_name == recipe.name
 
 
 def test_the_lamb_preset_has_the_published_phases() -> None:
-    settings = read_recipe(PretrainingRecipe, "large-64k-lamb").pretraining
+    settings = read_recipe("large-64k-lamb").pretraining
     short, full = phases_of(settings)
     assert (short.num_steps, full.num_steps) == (7038, 1563)
     assert (short.cut.global_batch_size, full.cut.global_batch_size) == (65_536, 32_768)
@@ -65,7 +65,7 @@ def test_the_lamb_preset_has_the_published_phases() -> None:
 
 
 def test_the_original_preset_has_the_published_schedule() -> None:
-    settings = read_recipe(PretrainingRecipe, "original").pretraining
+    settings = read_recipe("original").pretraining
     assert round(settings.num_steps * settings.warmup_fraction) == 10_000
     assert [phase.num_steps for phase in phases_of(settings)] == [900_000, 100_000]
     assert restart_of(settings) is None

@@ -10,7 +10,7 @@ import pytest
 from flows.reporting.publishing import open_parent_run
 from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
 from pipelines.artifacts.pruning import carry_out, plan, take_inventory
-from pipelines.recipes.models import CorpusRecipe
+from pipelines.recipes.recipe import Recipe
 from pipelines.registry.find import fingerprints_in_use
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
 
@@ -161,7 +161,7 @@ def test_what_a_recent_run_found_there_is_not_removed(tmp_path: Path) -> None:
         ArtifactStore(tmp_path / "store"),
         Tracker(uri=f"sqlite:///{tmp_path / 'mlflow.db'}", experiment="pruning"),
     )
-    parent = open_parent_run(tracker, "end-to-end of demo", CorpusRecipe(), "")
+    parent = open_parent_run(tracker, "end-to-end of demo", Recipe(), "")
     corpus = _build(store, "corpus")
     _build(store, "dataset")
     reused = _build(store, "corpus")

@@ -5,7 +5,6 @@ import pytest
 from bert_core.config import SIZES, EncoderConfig, encoder_config
 from pipelines.config.errors import UserError
 from pipelines.recipes.files import preset_names, read_recipe
-from pipelines.recipes.models import EndToEndRecipe
 from pipelines.stage import Progress, ignore
 from pipelines.training.settings import automatic_rate, resolved_rate
 
@@ -19,7 +18,7 @@ SIX_LAYERS = EncoderConfig(
 def test_base_learns_at_the_paper_s_rates_and_tiny_at_the_demo_s() -> None:
     assert automatic_rate("finetuning", BASE) == 5e-5
     assert automatic_rate("pretraining", BASE) == 5e-5
-    demo = read_recipe(EndToEndRecipe, "demo")
+    demo = read_recipe("demo")
     assert automatic_rate("finetuning", TINY) == demo.finetuning.learning_rate == 1e-3
     assert automatic_rate("pretraining", TINY) == 5e-4
     smallest = encoder_config("tiny", 100, hidden_size=16, num_attention_heads=2)
@@ -50,9 +49,9 @@ def test_what_auto_comes_to_is_told_and_a_number_is_left_alone() -> None:
 
 @pytest.mark.parametrize("name", ["continue", "own-encoder"])
 def test_what_starts_from_an_encoder_follows_its_size(name: str) -> None:
-    recipe = read_recipe(EndToEndRecipe, name)
+    recipe = read_recipe(name)
     assert recipe.finetuning.learning_rate == "auto"
-    asked = read_recipe(EndToEndRecipe, name, ["finetuning.learning_rate=3e-5"])
+    asked = read_recipe(name, ["finetuning.learning_rate=3e-5"])
     assert resolved_rate(asked.finetuning.learning_rate, "finetuning", BASE, ignore) == 3e-5
     if name == "continue":
         assert recipe.pretraining.learning_rate == "auto"
@@ -60,7 +59,7 @@ def test_what_starts_from_an_encoder_follows_its_size(name: str) -> None:
 
 @pytest.mark.parametrize("name", preset_names())
 def test_no_preset_fine_tunes_bert_base_at_a_rate_of_small_encoders(name: str) -> None:
-    recipe = read_recipe(EndToEndRecipe, name)
+    recipe = read_recipe(name)
     if recipe.finetuning.encoder is None and recipe.pretraining.encoder is None:
         size = recipe.pretraining.size
         shape = BASE if recipe.dataset.source.kind == "labelled_file" else encoder_config(size, 9)
@@ -87,6 +86,6 @@ def test_no_preset_fine_tunes_bert_base_at_a_rate_of_small_encoders(name: str) -
 )
 def test_a_rate_that_cannot_be_is_one_sentence(overrides: list[str], sentence: str) -> None:
     with pytest.raises(UserError) as raised:
-        read_recipe(EndToEndRecipe, "demo", overrides)
+        read_recipe("demo", overrides)
     assert sentence in str(raised.value)
     assert "\n" not in str(raised.value)

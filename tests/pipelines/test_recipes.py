@@ -9,23 +9,15 @@ from pipelines.config.errors import UserError
 from pipelines.config.runtime import RuntimeSettings
 from pipelines.recipes.connections import open_context
 from pipelines.recipes.files import completed, differences, preset_names, read_recipe
-from pipelines.recipes.models import CorpusRecipe, EndToEndRecipe, FinetuningRecipe
+from pipelines.recipes.recipe import Recipe
 
 
 def test_every_preset_is_a_whole_recipe_and_survives_its_own_yaml(tmp_path: Path) -> None:
     for name in preset_names():
-        recipe = read_recipe(EndToEndRecipe, name)
+        recipe = read_recipe(name)
         written = tmp_path / f"{name}.yaml"
         written.write_text(recipe.to_yaml())
-        assert read_recipe(EndToEndRecipe, str(written)) == recipe
-
-
-def test_the_narrower_recipe_is_the_same_settings() -> None:
-    whole = read_recipe(EndToEndRecipe, "demo", ["corpus.seed=7"])
-    narrow = read_recipe(CorpusRecipe, "demo", ["corpus.seed=7"])
-    assert narrow.corpus == whole.corpus
-    assert narrow.corpus.seed == 7
-    assert not hasattr(narrow, "pretraining")
+        assert read_recipe(str(written)) == recipe
 
 
 def test_every_field_has_a_default_and_a_description() -> None:
@@ -40,7 +32,7 @@ def test_every_field_has_a_default_and_a_description() -> None:
                 check(definitions[reference], definitions, here)
         assert not schema.get("required"), f"{path} has fields without a default"
 
-    schema = EndToEndRecipe.model_json_schema()
+    schema = Recipe.model_json_schema()
     check(schema, schema["$defs"], "recipe")
 
 
@@ -66,7 +58,7 @@ def _references(field: object) -> set[str]:
 )
 def test_faults_are_sentences(source: str, overrides: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        read_recipe(EndToEndRecipe, source, overrides)
+        read_recipe(source, overrides)
 
 
 def test_a_file_that_is_no_recipe_is_refused(tmp_path: Path) -> None:
@@ -74,36 +66,34 @@ def test_a_file_that_is_no_recipe_is_refused(tmp_path: Path) -> None:
         path = tmp_path / "recipe.yaml"
         path.write_text(text)
         with pytest.raises(UserError, match=message):
-            read_recipe(EndToEndRecipe, str(path))
+            read_recipe(str(path))
 
 
 def test_what_is_not_given_comes_from_the_base() -> None:
-    base = read_recipe(EndToEndRecipe, "demo").model_dump(mode="json")
-    given = EndToEndRecipe.model_validate({"pretraining": {"num_steps": 100}})
+    base = read_recipe("demo").model_dump(mode="json")
+    given = Recipe.model_validate({"pretraining": {"num_steps": 100}})
     whole = completed(given, base, ["finetuning.learning_rate=3e-4"])
     assert whole.pretraining.size == "tiny"  # the schema's default is mini
     assert whole.finetuning.num_epochs == 10
-    changed = {path: value for path, value, _ in differences(whole.model_dump(mode="json"), base)}
+    changed = differences(whole.model_dump(mode="json"), base)
     assert changed == {"pretraining.num_steps": 100, "finetuning.learning_rate": 3e-4}
 
 
 def test_a_part_of_another_kind_replaces_the_bases_as_a_whole() -> None:
-    base = read_recipe(FinetuningRecipe, "demo").model_dump(mode="json")
+    base = read_recipe("demo").model_dump(mode="json")
     other = {"kind": "labelled_file", "path": "reviews.csv"}
-    given = FinetuningRecipe.model_validate({"dataset": {"source": other}})
+    given = Recipe.model_validate({"dataset": {"source": other}})
     assert completed(given, base).dataset.source.path == "reviews.csv"
-    same = FinetuningRecipe.model_validate(
-        {"dataset": {"source": {"kind": "corpus_source", "min_words": 3}}}
-    )
+    same = Recipe.model_validate({"dataset": {"source": {"kind": "corpus_source", "min_words": 3}}})
     kept = completed(same, base).dataset.source
     assert (kept.min_words, kept.max_train_documents) == (3, 500)
 
 
 def test_an_override_of_a_completed_recipe_leaves_its_base_alone() -> None:
-    base = read_recipe(CorpusRecipe, "demo").model_dump(mode="json")
-    before = CorpusRecipe.model_validate(base)
-    completed(CorpusRecipe(), base, ["corpus.cleaning.min_characters=30"])
-    assert CorpusRecipe.model_validate(base) == before
+    base = read_recipe("demo").model_dump(mode="json")
+    before = Recipe.model_validate(base)
+    completed(Recipe(), base, ["corpus.cleaning.min_characters=30"])
+    assert Recipe.model_validate(base) == before
 
 
 @pytest.mark.parametrize(
@@ -116,7 +106,7 @@ def test_an_override_of_a_completed_recipe_leaves_its_base_alone() -> None:
 )
 def test_values_that_do_not_go_together_are_one_sentence(override: str, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence) as caught:
-        read_recipe(EndToEndRecipe, "demo", [override])
+        read_recipe("demo", [override])
     assert len(str(caught.value).splitlines()) == 1
     assert len(str(caught.value)) < 250
 
@@ -125,16 +115,16 @@ def test_values_that_do_not_go_together_are_one_sentence(override: str, sentence
     ("text", "workers"), [("auto", "auto"), ("4", 4), ("[2, 8]", (2, 8)), ('"auto"', "auto")]
 )
 def test_training_workers_are_a_number_a_range_or_auto(text, workers):
-    recipe = read_recipe(EndToEndRecipe, "demo", [f"runtime.training_workers={text}"])
+    recipe = read_recipe("demo", [f"runtime.training_workers={text}"])
     assert recipe.runtime.training_workers == workers
     assert recipe.runtime.training_workers == workers
-    assert EndToEndRecipe.model_validate(yaml.safe_load(recipe.to_yaml())) == recipe
+    assert Recipe.model_validate(yaml.safe_load(recipe.to_yaml())) == recipe
 
 
 @pytest.mark.parametrize("text", ["0", "many", "[8, 2]", "[0, 2]", "[1, 2, 3]", "2.5"])
 def test_other_training_workers_are_refused(text):
     with pytest.raises(UserError, match="training_workers"):
-        read_recipe(EndToEndRecipe, "demo", [f"runtime.training_workers={text}"])
+        read_recipe("demo", [f"runtime.training_workers={text}"])
 
 
 def test_what_a_place_says_of_ranks_reaches_the_stages(tmp_path):
@@ -144,7 +134,7 @@ def test_what_a_place_says_of_ranks_reaches_the_stages(tmp_path):
         "runtime.checkpointed_layers=2",
         "runtime.wait_for_nodes_seconds=900",
     ]  # fmt: skip
-    runtime = read_recipe(EndToEndRecipe, "demo", overrides).runtime
+    runtime = read_recipe("demo", overrides).runtime
     assert open_context(runtime).runtime == RuntimeSettings(
         home=str(tmp_path),
         cpus_per_worker=3,
@@ -160,6 +150,6 @@ def test_a_section_that_occurs_twice_is_named(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("pretraining: {num_steps: 5}\nname: a\npretraining: {mask_fraction: 0.2}\n")
     with pytest.raises(UserError, match=r"'pretraining' occurs twice .*line 3"):
-        read_recipe(EndToEndRecipe, str(path))
+        read_recipe(str(path))
     with pytest.raises(UserError, match="'name=2026-02-30' is not valid YAML"):
-        read_recipe(EndToEndRecipe, "demo", ["name=2026-02-30"])
+        read_recipe("demo", ["name=2026-02-30"])

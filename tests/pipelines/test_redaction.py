@@ -15,7 +15,7 @@ from pipelines.config.errors import (
 )
 from pipelines.recipes.connections import check_tracker
 from pipelines.recipes.files import completed, read_recipe
-from pipelines.recipes.models import CorpusRecipe, EndToEndRecipe
+from pipelines.recipes.recipe import Recipe
 
 SIGNED = (
     "https://bucket.s3.amazonaws.com/texts.txt.gz?X-Amz-Algorithm=AWS4-HMAC-SHA256"
@@ -70,7 +70,6 @@ def test_user_and_password_are_decoded_for_the_environment() -> None:
 
 def test_a_recipe_as_yaml_holds_no_secret_and_the_recipe_itself_still_works() -> None:
     recipe = read_recipe(
-        EndToEndRecipe,
         "demo",
         [
             "runtime.tracking_uri=http://ann:hidden@host:5000",
@@ -85,9 +84,8 @@ def test_a_recipe_as_yaml_holds_no_secret_and_the_recipe_itself_still_works() ->
     assert yaml.safe_load(text)["runtime"]["tracking_uri"] == "http://host:5000"
     assert yaml.safe_load(text)["dataset"]["family"] == "https://host/task.py"
     assert recipe.dataset.family == "https://ann:hidden@host/task.py"
-    narrowed = recipe.narrowed(CorpusRecipe)
-    assert narrowed.runtime.tracking_uri == "http://ann:hidden@host:5000"
-    assert narrowed.corpus.sources[0].paths == (SIGNED,)
+    assert recipe.runtime.tracking_uri == "http://ann:hidden@host:5000"
+    assert recipe.corpus.sources[0].paths == (SIGNED,)
 
 
 def test_a_recipe_that_is_completed_keeps_its_secrets() -> None:
@@ -95,9 +93,9 @@ def test_a_recipe_that_is_completed_keeps_its_secrets() -> None:
         "runtime": {"tracking_uri": "http://ann:hidden@host:5000"},
         "corpus": {"sources": [{"kind": "text", "paths": [SIGNED]}]},
     }
-    own = CorpusRecipe.model_validate(named)
-    demo = read_recipe(CorpusRecipe, "demo").values()
-    given = CorpusRecipe.model_validate({"corpus": {"heldout_fraction": 0.2}})
+    own = Recipe.model_validate(named)
+    demo = read_recipe("demo").values()
+    given = Recipe.model_validate({"corpus": {"heldout_fraction": 0.2}})
     for whole in (completed(own, demo), completed(given, completed(own, demo).values())):
         assert whole.runtime.tracking_uri == "http://ann:hidden@host:5000"
         assert whole.corpus.sources[0].paths == (SIGNED,)

@@ -18,7 +18,6 @@ from bert_core.vocabulary import (
 )
 from pipelines.config.errors import UserError
 from pipelines.recipes.files import read_recipe
-from pipelines.recipes.models import PretrainingRecipe
 from pipelines.registry.exchange import import_path
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
@@ -73,11 +72,9 @@ def test_a_folder_that_says_its_case_is_taken_as_it_is(
 
 def test_settings_that_contradict_each_other_are_refused():
     with pytest.raises(UserError, match="both say which vocabulary"):
-        read_recipe(PretrainingRecipe, "demo", ["vocabulary.tokenizer=x", "vocabulary.encoder=y"])
-    recipe = read_recipe(
-        PretrainingRecipe, "continue", ["vocabulary.tokenizer=x", "vocabulary.added_words=5"]
-    )
-    assert recipe.resolved().vocabulary.encoder is None
+        read_recipe("demo", ["vocabulary.tokenizer=x", "vocabulary.encoder=y"])
+    recipe = read_recipe("continue", ["vocabulary.tokenizer=x", "vocabulary.added_words=5"])
+    assert recipe.tokenizer.encoder is None
 
 
 def test_added_tokens_are_whole_in_examples_and_grow_with_the_embeddings(

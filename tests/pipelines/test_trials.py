@@ -12,7 +12,6 @@ import numpy as np
 import psutil
 import pytest
 
-from flows.reporting.run_report import _over_seeds
 from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.cluster.mapping import map_tasks
 from pipelines.config.errors import UserError
@@ -103,7 +102,6 @@ def test_values_are_searched_seeds_repeated_and_the_best_is_published(
     assert statistics["deviation/eval/accuracy"] == pytest.approx(stdev(seeds))
     assert (statistics["num_trials"], statistics["num_seeds"]) == (3, 2)
     assert "of 2 seeds" in headline(statistics)
-    assert _over_seeds(statistics, "accuracy").startswith("2 seeds: ")
     assert [(each.done, each.total) for each in told if each.unit == "trials"] == [
         (1, 2), (2, 2), (1, 1)
     ]  # fmt: skip

@@ -1,59 +1,82 @@
-"""The command that says how good a fine-tuned model is."""
+"""The command that says how good a fine-tuned model is on other items."""
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from flows.cli.choice import Choice, choosing
-from flows.cli.commands.build import execute
-from flows.cli.registry import AsJson, context_of, model_address, named, say, tracker_of
+from flows.cli.commands.run import as_overrides, labelled_source
+from flows.cli.registry import AsJson, Home, context_of, model_address, named, say, tracker_of
 from pipelines.config.errors import UserError
 
-if TYPE_CHECKING:
-    from pipelines.stages.dataset.settings import LabelledDataset, LabelledFile
 
-_OF_LABELS = "dataset.source."  # settings that say how labelled items are read
-
-
-@choosing(
-    "corpus", "corpus_column", "layout", "seeds", "search", "store", "workers", "training_workers"
-)
 def evaluate(
-    choice: Choice,
     model: Annotated[
-        str | None,
+        str,
         typer.Option(
-            help="A fine-tuned model: name, name@alias, name/version, a fingerprint or a folder. "
-            "--task chooses one if it has several tasks."
+            help="A fine-tuned model: name, name@alias, name/version, a fingerprint or a folder."
+        ),
+    ],
+    labels: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE", help="The labelled items: a file, or the folder of a dataset."
+        ),
+    ],
+    split: Annotated[
+        str | None, typer.Option(help="The split to evaluate on, if --labels is a folder.")
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(metavar="FAMILY", help="Which task, if the model has several."),
+    ] = None,
+    text_column: Annotated[
+        str | None, typer.Option(help="Column of --labels that holds the text.")
+    ] = None,
+    second_text_column: Annotated[
+        str | None, typer.Option(help="Column of --labels with the second text of a pair.")
+    ] = None,
+    label_column: Annotated[
+        str | None, typer.Option(help="Column of --labels that holds the label.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="dataset.source.KEY=VALUE",
+            help="How the items are read; repeatable.",
         ),
     ] = None,
+    home: Home = None,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate a fine-tuned model.
+    """Evaluate a fine-tuned model on every item of a labelled file of its task.
 
-    A recipe's own on its held-out items, building what is missing; or, with --model, a registered
-    one on every item of a labelled file of its task, or on the split that --heldout names if
-    --labels is a dataset's folder.
+    A recipe's own model is evaluated on its held-out items by bertsmith run --until evaluation.
 
     Example: bertsmith evaluate --model bertsmith-classifier@champion --labels more.csv
     """
-    if model is None:
-        if as_json:
-            raise UserError("--json requires --model")
-        execute("evaluate", choice, show_recipe=False)
-        return
-    _labels_for_model(choice)
-    tracker = tracker_of(choice.home)
+    if Path(labels).is_dir() and not split:
+        raise UserError(f"{labels} is a dataset: name the split to evaluate with --split")
+    if any(not each.startswith("dataset.source.") for each in overrides or ()):
+        raise UserError("--set changes dataset.source alone: the model is trained already")
+    columns = (text_column, second_text_column, label_column)
+    settings: dict[str, object] = {
+        "dataset.source": labelled_source(labels, None, *columns),
+        "dataset.source.split": split,
+    }
+    tracker = tracker_of(home)
     from pipelines.inference.model_evaluation import evaluate_file
+    from pipelines.recipes.files import read_recipe
+    from pipelines.stages.dataset.settings import LabelledDataset, LabelledFile
 
+    recipe = read_recipe("own-encoder", [*as_overrides(settings), *(overrides or ())])
+    source = recipe.dataset.source
+    if not isinstance(source, LabelledFile | LabelledDataset):
+        raise UserError("--set changes how --labels are read, not dataset.source.kind")
     figures, report = evaluate_file(
-        tracker,
-        named(model, choice.home),
-        _labelled_by(choice),
-        choice.task,
-        context_of(choice.home).store,
+        tracker, named(model, home), source, task, context_of(home).store
     )
     say(f"model: {model_address(report['model'])}")
     if as_json:
@@ -69,34 +92,3 @@ def evaluate(
             f"{row['label']:<24} {row['precision']:>9.1%} {row['recall']:>9.1%} "
             f"{row['f1']:>9.1%} {row['items']:>7}"
         )
-
-
-def _labels_for_model(choice: Choice) -> str:
-    """What --labels names; raises UserError for options that do not go with --model."""
-    is_dataset = choice.labels is not None and Path(choice.labels).is_dir()
-    is_for_recipe = (choice.heldout and not is_dataset) or any(
-        not each.startswith(_OF_LABELS) for each in choice.overrides or ()
-    )
-    if choice.recipe is not None or choice.encoder or is_for_recipe:
-        raise UserError(
-            "--model evaluates an existing model: leave out the recipe, --encoder, --heldout and "
-            f"every --set but {_OF_LABELS}…, or leave out --model"
-        )
-    if choice.labels is None:
-        raise UserError("--model requires --labels: the items to evaluate the model on")
-    if is_dataset and not choice.heldout:
-        raise UserError(f"{choice.labels} is a dataset: name the split to evaluate with --heldout")
-    return choice.labels
-
-
-def _labelled_by(choice: Choice) -> "LabelledDataset | LabelledFile":
-    """The items that a choice names; of a dataset those of the held-out split alone."""
-    from pipelines.recipes.files import read_recipe
-    from pipelines.recipes.models import EndToEndRecipe
-    from pipelines.stages.dataset.settings import LabelledDataset, LabelledFile
-
-    source = read_recipe(EndToEndRecipe, choice.source, choice.all_overrides()).dataset.source
-    if isinstance(source, LabelledDataset):
-        return source.model_copy(update={"split": source.heldout_split, "heldout_split": ""})
-    assert isinstance(source, LabelledFile), "--labels names a file or a dataset's folder"
-    return source

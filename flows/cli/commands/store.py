@@ -21,11 +21,21 @@ _TRAINED = {"encoder", "finetuned", "imported_model", "imported_encoder"}
 _UNFINISHED = "files of an unfinished build"
 
 
-def show(home: Home = None, store: Store = None, as_json: AsJson = False) -> None:
+commands = typer.Typer()
+
+
+@commands.callback(invoke_without_command=True)
+def show(
+    context: typer.Context, home: Home = None, store: Store = None, as_json: AsJson = False
+) -> None:
     """List the artifacts of the store: size, age, origin, users.
 
     Example: bertsmith store
     """
+    if context.invoked_subcommand is not None:
+        if home or store or as_json:
+            raise UserError(f"give options after {context.invoked_subcommand}")
+        return
     from pipelines.artifacts.pruning import take_inventory
     from pipelines.registry.find import fingerprints_in_use
 
@@ -55,6 +65,7 @@ def show(home: Home = None, store: Store = None, as_json: AsJson = False) -> Non
     print(f"\n{len(inventory.artifacts)} artifacts, {_size(inventory.num_bytes)} in all")
 
 
+@commands.command()
 def prune(
     home: Home = None,
     store: Store = None,
@@ -79,7 +90,7 @@ def prune(
     Leftovers of interrupted work as well. Without --yes nothing is removed. The registry is that of
     the home or of MLFLOW_TRACKING_URI: if people share a store, name the registry that they share.
 
-    Example: bertsmith prune --days 7
+    Example: bertsmith store prune --days 7
     """
     from pipelines.artifacts.pruning import carry_out, plan, take_inventory
     from pipelines.registry.find import fingerprints_in_use
@@ -126,7 +137,7 @@ def _command(home: Path | None, store: str | None, days: float, *, without_model
         words += ["--days", f"{days:g}"]
     if without_models:
         words.append("--without-models")
-    return shlex.join(["bertsmith", "prune", *words, "--yes"])
+    return shlex.join(["bertsmith", "store", "prune", *words, "--yes"])
 
 
 def _open(home: Path | None, store: str | None) -> "ArtifactStore":

@@ -17,23 +17,8 @@ def headline(statistics: Statistics) -> str:
 
 FINETUNING = Stage(
     name="finetuning",
-    section="finetuning",
     title="fine-tuning",
-    command="finetune",
-    purpose="Fine-tune a model of the task from the pretrained encoder and, to compare, from "
-    "random weights.",
-    example="bertsmith finetune demo --labels reviews.csv",
     kind="finetuned",
     version=4,
-    needs=("dataset", "pretraining"),
-    build="pipelines.stages.finetuning.stage:build_task_model",
-    check="pipelines.stages.finetuning.preparation:check_settings",
-    cut="pipelines.stages.finetuning.settings:shared_split",
-    uses_network=True,  # its run is opened at the tracker before the first step
-    variants=lambda settings: (
-        {"fine-tuning, random": {"initialization": "random"}}
-        if settings.compare_with_random
-        else {}
-    ),
     headline=headline,
 )

@@ -4,7 +4,6 @@ import pytest
 
 from pipelines.config.errors import UserError
 from pipelines.recipes.files import read_recipe
-from pipelines.recipes.models import EndToEndRecipe
 
 
 @pytest.mark.parametrize(
@@ -22,9 +21,9 @@ from pipelines.recipes.models import EndToEndRecipe
 )
 def test_what_mlflow_would_refuse_is_refused_at_once(override: str, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        read_recipe(EndToEndRecipe, "demo", [f"registration.{override}"])
+        read_recipe("demo", [f"registration.{override}"])
 
 
 def test_usual_names_are_taken() -> None:
     overrides = ["registration.alias=production-v2", "registration.candidate_alias=new_one"]
-    assert read_recipe(EndToEndRecipe, "demo", overrides).registration.alias == "production-v2"
+    assert read_recipe("demo", overrides).registration.alias == "production-v2"

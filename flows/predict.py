@@ -34,18 +34,18 @@ _DEFAULT = BatchPredictionRecipe()
 
 
 @flow(
-    name="batch-prediction",
+    name="predict",
     flow_run_name="{recipe.model} answers files",
     persist_result=False,
     on_crashed=[cancel_if_stopped],
 )
-def batch_prediction(recipe: BatchPredictionRecipe = _DEFAULT) -> Artifact:
+def predict(recipe: BatchPredictionRecipe = _DEFAULT) -> Artifact:
     """Answer every row of files with a registered model; a killed run resumes at its shard."""
     enter_flow()
     check_store_and_tracker(recipe.runtime)
     check_nodes(recipe.runtime)
     settings = BatchSettings(**recipe.model_dump(exclude={"runtime"}))
-    with flow_in_progress(), ProgressReporter("batch-prediction") as progress:
+    with flow_in_progress(), ProgressReporter("predict") as progress:
         context = open_context(recipe.runtime, observe=progress.observe)
         task = network_task(build_predictions).with_options(
             task_run_name=f"answers of {recipe.model}"

@@ -1,0 +1,60 @@
+"""What a run needs, checked once: by the command before anything starts, or by a deployment's run.
+
+Imports are inside the function, in the order of its checks: a mistake in the first ones is told
+before torch, Ray or MLflow are imported.
+"""
+
+from pipelines.config.errors import UserError
+from pipelines.recipes.connections import check_nodes, check_store_and_tracker
+from pipelines.recipes.recipe import Recipe, Until
+
+_OF_LABELS = ("finetuning", "evaluation", "registration")
+
+
+def check_run(recipe: Recipe, until: Until) -> None:
+    """Return where `recipe` can be run up to `until`, as far as can be known in seconds.
+
+    Raises UserError for a store, tracker or node of the cluster that cannot take part, an input
+    that cannot be read or cannot be enough, and settings that ask for what cannot be done.
+    """
+    if not recipe.pretrains and until not in _OF_LABELS:
+        raise UserError(
+            f"with finetuning.encoder nothing is built up to {until}; leave out one of them, or "
+            "continue the encoder with pretraining.encoder"
+        )
+    if not recipe.has_labels and until in ("finetuning", "evaluation"):
+        raise UserError(
+            f"{until} needs labelled texts, and the recipe's are of kind 'none'; name some with "
+            "--labels or in the recipe"
+        )
+    # A classifier reads the first token, and to the left of that there is nothing.
+    if recipe.pretrains and recipe.examples.objective == "clm" and until in _OF_LABELS:
+        raise UserError(
+            "a left-to-right encoder (examples.objective=clm) can be pretrained, but not "
+            "fine-tuned or registered; add --until pretraining, or choose mlm or mlm_nsp"
+        )
+    check_store_and_tracker(recipe.runtime)
+    if recipe.pretrains:
+        from pipelines.stages.corpus.checks import check_inputs as check_corpus
+
+        labels = check_corpus(recipe.corpus)
+    else:
+        labels = frozenset()
+    trains_encoder = recipe.pretrains and until in ("pretraining", *_OF_LABELS)
+    trains_task = recipe.has_labels and until in _OF_LABELS
+    if trains_encoder:
+        from pipelines.stages.pretraining.settings import split_of
+        from pipelines.training.placement import check_ranks
+
+        check_ranks(recipe.runtime, split_of(recipe.pretraining))
+    if trains_task:
+        from pipelines.stages.dataset.items import check_inputs as check_dataset
+        from pipelines.stages.finetuning.preparation import check_settings
+        from pipelines.stages.finetuning.settings import shared_split
+        from pipelines.training.placement import check_ranks
+
+        split = shared_split(recipe.finetuning)
+        if split is not None:
+            check_ranks(recipe.runtime, split)
+        check_settings(recipe.finetuning, check_dataset(recipe.dataset, labels))
+    check_nodes(recipe.runtime, trains=trains_encoder or trains_task)

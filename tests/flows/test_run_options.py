@@ -1,0 +1,118 @@
+"""The options of `bertsmith run` as settings of the recipe."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flows.cli.app import DONE, MISTAKE, run
+from pipelines.recipes.files import read_recipe
+from pipelines.recipes.recipe import Recipe
+from pipelines.tasks import family, family_names
+
+Shown = Callable[..., Recipe]
+
+
+@pytest.fixture
+def shown(capsys: pytest.CaptureFixture[str], tmp_path: Path, own_home: Path) -> Shown:
+    """The recipe that `bertsmith run … --show-recipe` prints."""
+
+    def show(*arguments: str) -> Recipe:
+        assert run(["run", *arguments, "--show-recipe"]) == DONE
+        printed = capsys.readouterr()
+        assert printed.err == ""
+        assert not own_home.exists()
+        path = tmp_path / "shown.yaml"
+        path.write_text(printed.out)
+        return read_recipe(str(path))
+
+    return show
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert run(["run", *arguments, "--show-recipe"]) == MISTAKE
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "preset"),
+    [
+        ([], "demo"),
+        (["--corpus", "a.txt"], "own-text"),
+        (["demo", "--corpus", "a.txt"], "demo"),
+        (["--encoder", "theirs"], "own-encoder"),
+        (["--encoder", "theirs", "--corpus", "a.txt"], "continue"),
+        (["--encoder", "theirs", "--until", "pretraining"], "continue"),
+    ],
+)
+def test_the_preset_follows_from_what_is_given(
+    arguments: list[str], preset: str, shown: Shown
+) -> None:
+    recipe = shown(*arguments)
+    assert recipe.name == preset
+    if "theirs" in arguments:
+        continues = preset == "continue"
+        assert recipe.pretraining.encoder == ("theirs" if continues else None)
+        assert recipe.finetuning.encoder == (None if continues else "theirs")
+
+
+def test_options_reach_the_recipe_and_set_has_the_last_word(shown: Shown, tmp_path: Path) -> None:
+    recipe = shown(
+        "demo", "--corpus", "some texts/*.txt", "--corpus", "\U0001f4da/é.txt",
+        "--layout", "blank_line", "--labels", "labels: odd, \U0001f4da.csv",
+        "--label-column", "yes", "--store", "s3://bucket/prefix", "--workers", "3",
+        "--training-workers", "2", "--seeds", "4", "--set", "runtime.training_workers=5",
+    )  # fmt: skip
+    (source,) = recipe.corpus.sources
+    assert source.paths == ("some texts/*.txt", "\U0001f4da/é.txt")
+    assert source.layout == "blank_line"
+    assert recipe.dataset.source.path == "labels: odd, \U0001f4da.csv"
+    assert recipe.dataset.source.label_column == "yes"
+    assert recipe.runtime.store == "s3://bucket/prefix"
+    assert (recipe.runtime.num_workers, recipe.runtime.training_workers) == (3, 5)
+    assert recipe.finetuning.num_seeds == 4
+
+
+def test_a_tilde_is_the_persons_own_folder(
+    shown: Shown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert shown("--home", "~/project").runtime.home == str(tmp_path / "project")
+
+
+def test_a_folder_of_labels_is_a_data_set_and_what_is_held_out_its_split(
+    shown: Shown, tmp_path: Path
+) -> None:
+    source = shown(
+        "--encoder", "theirs", "--labels", str(tmp_path), "--heldout", "validation",
+        "--task", "tagging",
+    ).dataset.source  # fmt: skip
+    assert (source.kind, source.dataset, source.split, source.heldout_split) == (
+        "hugging_face", str(tmp_path), "train", "validation"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", family_names())
+def test_a_task_is_named_with_either_stroke_and_shown_with_one(name: str, shown: Shown) -> None:
+    preset = "classification" if name == "regression" else name
+    with_hyphens = name.replace("_", "-")
+    for written in {name, with_hyphens}:
+        recipe = shown(preset, "--labels", "a.csv", "--task", written)
+        assert recipe.dataset.family == with_hyphens
+        assert family(recipe.dataset.family) is family(name)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--corpus", "a.txt", "--layout", "pages"], "layout: must be 'file', "),
+        (["--layout", "line"], "--layout and --corpus-column require --corpus"),
+        (["--heldout", "x.csv"], "--heldout require --labels"),
+        (["--until", "training"], "--until training: no such stage; choose one of corpus, "),
+        (["--set", "dataset.family=none"], "dataset.family"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sentence in refused(capsys, *arguments)
