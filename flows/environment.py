@@ -1,7 +1,8 @@
 """The environment of a command: the home folder, the Prefect API and the MLflow server.
 
-All of this must happen before Prefect is imported, because it reads its settings on import. Prefect
-needs an API; if none is configured, one is started for this process.
+Prefect's own settings decide which API a flow reports to: variables, .env, prefect.toml,
+pyproject.toml or a profile. Where they name none, it is the home's server while that runs, and
+else an API that is started for this process, on the home's database.
 """
 
 import atexit
@@ -10,26 +11,24 @@ import signal
 import subprocess
 import sys
 import time
-import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from filelock import BaseFileLock, FileLock, Timeout
 
-from flows.services.credentials import (
-    Credentials,
-    Services,
-    make_credentials,
-    read_credentials,
-    read_services,
-)
 from flows.services.health import answers, free_port
+from flows.services.home_servers import (
+    HomeServers,
+    Login,
+    make_login,
+    read_login,
+    running_servers,
+)
 from pipelines.config.environment import home_folder as home_folder
 from pipelines.config.environment import make_home
-from pipelines.config.errors import UserError
-from pipelines.tracking.sign_in import home_variables
+from pipelines.config.errors import UserError, first_line, redacted
 
 # No telemetry, no prompts, and what a run needs from Prefect; variables that are set already win.
 # The image sets the same for other programs: infra/Dockerfile.
@@ -47,12 +46,28 @@ _QUIET = {
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
 }
+# Which API, and which database a server of ours would open: a home has its own.
+_PERSONAL = (
+    "PREFECT_API_URL", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRING", "PREFECT_PROFILE",
+    "PREFECT_PROFILES_PATH", "PREFECT_API_DATABASE_CONNECTION_URL",
+    "PREFECT_SERVER_DATABASE_CONNECTION_URL",
+)  # fmt: skip
 
 _LOOPBACK = ("127.0.0.1", "localhost")
 _START_SECONDS = 180.0  # its first start makes a database, on a busy machine slowly
 _POLL_SECONDS = 0.05
 # Schedules and clean-up are a long-lived server's work.
 _IDLE_SERVICES = ("SCHEDULER", "LATE_RUNS", "CANCELLATION_CLEANUP", "PAUSE_EXPIRATIONS")
+
+
+def home_database(home: Path) -> str:
+    """The database of every Prefect server that is started for a home."""
+    return f"sqlite+aiosqlite:///{make_home(home / 'prefect') / 'prefect.db'}"
+
+
+def without_prefect_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables without those that name another Prefect API or database."""
+    return {name: value for name, value in environment.items() if name not in _PERSONAL}
 
 
 @dataclass(slots=True)
@@ -62,7 +77,7 @@ class LocalApi:
     url_of_this_process: ClassVar[str] = ""  # its pages end with the process
 
     url: str
-    credentials: Credentials  # it rejects requests without them
+    login: Login  # it rejects requests without it
     _process: subprocess.Popen[bytes]
     _log: Path
     _turn: BaseFileLock
@@ -81,21 +96,30 @@ class LocalApi:
             turn.acquire()
         except Timeout as error:
             raise _not_started(log) from error
-        port, credentials = str(free_port()), make_credentials(home)
+        port, login = str(free_port()), make_login(home)
         page = f"http://127.0.0.1:{port}"
         command = ["prefect", "server", "start", "--no-ui", "--host", "127.0.0.1", "--port", port]
         idle = {f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in _IDLE_SERVICES}
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", *command],
+                [sys.executable, "-P", "-m", *command],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env={**os.environ, **idle, **credentials.for_prefect_server(page)},
+                cwd=home,  # Prefect reads settings from files of its folder
+                env={
+                    **without_prefect_settings(os.environ),
+                    **idle,
+                    "PREFECT_HOME": str(home / "prefect"),
+                    "PREFECT_SERVER_DATABASE_CONNECTION_URL": home_database(home),
+                    "PREFECT_SERVER_API_AUTH_STRING": login.text,
+                    "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": page,
+                    "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
+                },
                 start_new_session=True,  # Ctrl-C is for the run, which reports it to the API
                 preexec_fn=_die_with_parent if sys.platform == "linux" else None,
             )
-        local_api = cls(f"{page}/api", credentials, process, log, turn)
+        local_api = cls(f"{page}/api", login, process, log, turn)
         atexit.register(local_api.stop)
         return local_api
 
@@ -122,81 +146,102 @@ class LocalApi:
                 self._process.wait()
 
 
-def set_defaults(home: Path) -> Services | None:
-    """Point this process and its children at `home` and, if they run, at its services."""
+def set_defaults(home: Path) -> HomeServers | None:
+    """Point this process and its children at `home` and, if they run, at its servers."""
     os.environ["BERTSMITH_HOME"] = str(home)
     os.environ.setdefault("MPLCONFIGDIR", str(home / "matplotlib"))  # else in the person's own home
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     _spare_the_proxy()
-    services = read_services(home)
-    if services is not None:
-        os.environ.setdefault("PREFECT_API_URL", services.prefect_api_url)
-        os.environ.setdefault("MLFLOW_TRACKING_URI", services.mlflow_url)
-        _let_in(home, services)
-    if not _prefect_api_is_configured():
-        os.environ.setdefault("PREFECT_HOME", str(home / "prefect"))
-    return services
+    servers = running_servers(home)
+    login = read_login(home) if servers is not None else None
+    if servers is not None and login is not None:
+        os.environ.setdefault("MLFLOW_TRACKING_URI", servers.mlflow_url)
+        os.environ.update(login.for_mlflow_clients(servers.mlflow_url))
+    return servers
 
 
 def prepare_flows(home: Path) -> Callable[[], None]:
     """Make sure that flows of this process have a Prefect API to report to.
 
-    A configured one is used; otherwise one is started for this process, and starts up during the
-    caller's imports. Call what this returns before the first flow: it waits until the API answers.
+    An API of our own starts up during the caller's imports. Call what this returns before the
+    first flow: it waits until the API answers. Raises UserError for settings of Prefect that
+    cannot be read.
     """
-    set_defaults(home)
+    servers = set_defaults(home)
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
-    if _prefect_api_is_configured():
+    if not _has_prefect_folder():  # Prefect makes it when it is imported
+        os.environ.setdefault("PREFECT_HOME", str(home / "prefect"))
+    if url := configured_prefect_api():
+        sys.stderr.write(f"Runs are recorded at {redacted(url)}, which Prefect's settings name.\n")
+        return _require_prefect
+    login = read_login(home) if servers is not None else None
+    if servers is not None and login is not None:
+        _use_prefect_api(home, servers.prefect_api_url, login)
         return _require_prefect
     local_api = LocalApi.start(home)
-    os.environ["PREFECT_API_URL"] = LocalApi.url_of_this_process = local_api.url
-    os.environ.update(local_api.credentials.for_prefect_clients())
+    LocalApi.url_of_this_process = local_api.url
+    _use_prefect_api(home, local_api.url, local_api.login)
     return local_api.wait
 
 
-def _require_prefect() -> None:
-    from flows.services.doctor_servers import require_prefect
+def configured_prefect_api() -> str:
+    """The API that Prefect's own settings name; empty without one.
 
-    require_prefect()
+    Raises UserError for settings that cannot be read.
+    """
+    try:
+        from prefect.settings import get_current_settings
+
+        return get_current_settings().api.url or ""
+    # A damaged file of settings ends in an error of the TOML reader or of pydantic.
+    except ValueError as error:
+        raise UserError(
+            f"Prefect's settings cannot be read: {first_line(error)}; correct profiles.toml in "
+            f"{os.environ.get('PREFECT_HOME', '~/.prefect')}, prefect.toml, pyproject.toml or .env"
+        ) from error
+
+
+def _has_prefect_folder() -> bool:
+    """Whether the person has settings of Prefect in their own home folder."""
+    try:
+        return (Path.home() / ".prefect").is_dir()
+    except RuntimeError:  # nobody has this user id
+        return False
+
+
+def _use_prefect_api(home: Path, url: str, login: Login) -> None:
+    """Make this API the one of this process and its children."""
+    for name in _PERSONAL:
+        os.environ.pop(name, None)
+    os.environ["PREFECT_HOME"] = str(home / "prefect")
+    os.environ["PREFECT_API_URL"] = url
+    os.environ.update(login.for_prefect_clients())
+    from prefect.context import refresh_global_settings_context
+
+    refresh_global_settings_context()  # Prefect has read its settings before
+
+
+def _require_prefect() -> None:
+    from flows.services.doctor import check_prefect
+
+    check = check_prefect()
+    if not check.is_good:
+        raise UserError(f"Prefect: {check.result}; {check.remedy}")
 
 
 def _spare_the_proxy() -> None:
     """Requests to servers on this machine bypass http_proxy."""
     names = ("no_proxy", "NO_PROXY")  # of which libraries ask the first before the second
-    said = {name: os.environ[name] for name in names if os.environ.get(name)}
+    stated = {name: os.environ[name] for name in names if os.environ.get(name)}
     for name in names:
-        hosts = [host.strip() for host in said.get(name, next(iter(said.values()), "")).split(",")]
+        hosts = [
+            host.strip() for host in stated.get(name, next(iter(stated.values()), "")).split(",")
+        ]
         others = [host for host in hosts if host and host not in _LOOPBACK]
         # A star means every host only where it is alone.
         os.environ[name] = "*" if "*" in others else ",".join([*others, *_LOOPBACK])
-
-
-def _let_in(home: Path, services: Services) -> None:
-    """Set the home's credentials, which go to its own servers only.
-
-    pipelines.tracking.sign_in sends MLflow's to the home's server alone.
-    """
-    credentials = read_credentials(home)
-    if credentials is None:
-        return  # servers of a version without passwords
-    if os.environ["PREFECT_API_URL"] == services.prefect_api_url:
-        os.environ.update(credentials.for_prefect_clients())
-    os.environ.update(home_variables(services.mlflow_url, credentials.user, credentials.password))
-
-
-def _prefect_api_is_configured() -> bool:
-    """Whether the environment or the person's active Prefect profile names an API."""
-    if os.environ.get("PREFECT_API_URL"):
-        return True
-    folder = Path(os.environ.get("PREFECT_HOME", Path.home() / ".prefect"))
-    profiles_file = folder / "profiles.toml"
-    if not profiles_file.is_file():
-        return False
-    profiles = tomllib.loads(profiles_file.read_text())
-    active = os.environ.get("PREFECT_PROFILE", profiles.get("active", ""))
-    return "PREFECT_API_URL" in profiles.get("profiles", {}).get(active, {})
 
 
 def _not_started(log: Path) -> UserError:

@@ -1,4 +1,4 @@
-"""The process of a flow run: the lock that shows it is alive, and how it stops and resumes.
+"""The process of a flow run: how it stops and resumes.
 
 SIGINT is Ctrl-C, SIGTERM what schedulers, `timeout` and containers send, SIGHUP a terminal that
 closes; each raises KeyboardInterrupt. `timeout` and shells signal the process and then its group: a
@@ -7,17 +7,12 @@ signal within a second of the previous one counts as the same stop.
 Prefect is imported only inside functions: commands install the handlers before they import it.
 """
 
-import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from filelock import FileLock, Timeout
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun
@@ -58,61 +53,17 @@ def _stop(number: int, frame: Any) -> None:
 
 
 def enter_flow() -> None:
-    """Restore the command's stop handler, if it has one, and use the deployment's runtime block."""
-    from prefect.runtime import deployment
-
+    """Restore the command's stop handler, if it has one."""
     stop_in_order_inside_flow()
-    if deployment.id is not None:  # a run that a person started here has its own environment
-        from flows.services.runtime_block import read_runtime, use_runtime
-
-        use_runtime(read_runtime())
 
 
 @contextmanager
 def flow_in_progress() -> Iterator[None]:
-    """Every flow works inside this: the run's lock is held, and a stop is remembered."""
+    """Every flow works inside this: a stop is remembered."""
     from prefect.runtime import flow_run
 
-    with note_stops(flow_run.id), recorded_run(flow_run.id):
+    with note_stops(flow_run.id):
         yield
-
-
-@contextmanager
-def recorded_run(flow_run_id: str | None) -> Iterator[None]:
-    """Hold the run's lock in the home ($BERTSMITH_HOME) while the block runs.
-
-    The system releases it however the process ends.
-    """
-    home = os.environ.get("BERTSMITH_HOME")
-    if not home or not flow_run_id:
-        yield  # no home, hence no services that would ask
-        return
-    path = lock_path(Path(home), flow_run_id)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".new")
-    with FileLock(draft):
-        draft.rename(path)  # it never shows unlocked
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
-
-
-def is_dead(home: Path, flow_run_id: str) -> bool | None:
-    """Whether the process that worked on the run is gone; None if none on this machine did."""
-    path = lock_path(home, flow_run_id)
-    if not path.is_file():
-        return None
-    try:
-        with FileLock(path, timeout=0):
-            return True
-    except Timeout:
-        return False
-
-
-def lock_path(home: Path, flow_run_id: str) -> Path:
-    """The run's lock, by machine: a machine cannot tell whether another's process is alive."""
-    return home / "runs" / socket.gethostname() / f"{flow_run_id}.lock"
 
 
 @contextmanager

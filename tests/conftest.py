@@ -89,12 +89,12 @@ def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     local_api = LocalApi.start(home)
     local_api.wait()
     os.environ["PREFECT_API_URL"] = local_api.url
-    os.environ.update(local_api.credentials.for_prefect_clients())
+    os.environ.update(local_api.login.for_prefect_clients())
 
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
     # Prefect read its settings when a test module imported it, before there was an API.
-    client = {PREFECT_API_URL: local_api.url, PREFECT_API_AUTH_STRING: local_api.credentials.text}
+    client = {PREFECT_API_URL: local_api.url, PREFECT_API_AUTH_STRING: local_api.login.text}
     with temporary_settings(client):
         yield local_api.url
     local_api.stop()

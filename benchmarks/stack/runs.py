@@ -26,7 +26,7 @@ def client_of(stack: Stack) -> Iterator[SyncPrefectClient]:
     """Prefect's own client, with credentials."""
     settings = {
         PREFECT_API_URL: f"{stack.prefect_url}/api",
-        PREFECT_API_AUTH_STRING: stack.credentials.text,
+        PREFECT_API_AUTH_STRING: stack.login.text,
     }
     with temporary_settings(settings), get_client(sync_client=True) as client:
         yield client
@@ -35,11 +35,6 @@ def client_of(stack: Stack) -> Iterator[SyncPrefectClient]:
 def call(stack: Stack, *command: str, check: bool = True, **environment: str) -> str:
     """Run a module of ours or of Prefect as a client of the platform; returns its output."""
     return _run(stack, ["-m", *command], check, environment)
-
-
-def bertsmith(stack: Stack, *command: str, check: bool = True, **environment: str) -> str:
-    """Run a `bertsmith` command as an operator of the platform; returns its output."""
-    return _run(stack, ["-c", "from flows.cli import main; main()", *command], check, environment)
 
 
 def _run(stack: Stack, arguments: list[str], check: bool, environment: dict[str, str]) -> str:

@@ -16,9 +16,8 @@ from benchmarks.alternating import ROOT
 from benchmarks.stack.object_store import BUCKET, ObjectStore
 from benchmarks.stack.postgres import Postgres, binaries
 from benchmarks.stack.processes import Server
-from flows.services.credentials import Credentials
 from flows.services.health import answers, free_port
-from pipelines.tracking.sign_in import home_variables
+from flows.services.home_servers import Login
 
 STORE = f"s3://{BUCKET}/store"
 _FOREIGN = ("PREFECT_", "MLFLOW_", "BERTSMITH_", "AWS_", "RAY_")
@@ -42,7 +41,7 @@ class Stack:
         self.folder = folder
         self.postgres = Postgres(folder)
         self.store = ObjectStore(folder)
-        self.credentials = Credentials("bertsmith", secrets.token_urlsafe(18))
+        self.login = Login("bertsmith", secrets.token_urlsafe(18))
         self.prefect_url = f"http://127.0.0.1:{free_port()}"
         self.mlflow_url = f"http://127.0.0.1:{free_port()}"
         self.prefect = self._prefect()
@@ -91,11 +90,11 @@ class Stack:
             "BERTSMITH_CACHE": str(folder / "cache"),
             "BERTSMITH_STORE": STORE,
             "PREFECT_API_URL": f"{self.prefect_url}/api",
-            **self.credentials.for_prefect_clients(),
+            **self.login.for_prefect_clients(),
             "PREFECT_CLIENT_RETRY_EXTRA_CODES": "500",
             "MLFLOW_TRACKING_URI": self.mlflow_url,
-            "MLFLOW_TRACKING_USERNAME": self.credentials.user,
-            "MLFLOW_TRACKING_PASSWORD": self.credentials.password,
+            "MLFLOW_TRACKING_USERNAME": self.login.user,
+            "MLFLOW_TRACKING_PASSWORD": self.login.password,
             **self.store.environment(),
         }
 
@@ -116,7 +115,8 @@ class Stack:
                 "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": (
                     "prefect.server.concurrency.lease_storage.filesystem"
                 ),
-                **self.credentials.for_prefect_server(self.prefect_url),
+                "PREFECT_SERVER_API_AUTH_STRING": self.login.text,
+                "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
             },
             self.folder / "prefect-server.log",
         )
@@ -125,10 +125,21 @@ class Stack:
         port = self.mlflow_url.rpartition(":")[2]
         return Server(
             "MLflow server",
-            [sys.executable, "-m", "pipelines.tracking.server", "--port", port],
+            [
+                sys.executable,
+                "-m",
+                "mlflow",
+                "server",
+                "--app-name",
+                "bertsmith",
+                "--workers",
+                "1",
+                "--port",
+                port,
+            ],
             {
                 **_plain_environment(),
-                **home_variables(self.mlflow_url, self.credentials.user, self.credentials.password),
+                **self.login.for_mlflow_clients(self.mlflow_url),
                 "MLFLOW_BACKEND_STORE_URI": self.postgres.uri("mlflow"),
                 "MLFLOW_ARTIFACTS_DESTINATION": f"s3://{BUCKET}/mlflow",
                 "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",

@@ -14,7 +14,6 @@ from flows.cli.commands import (
     evaluation,
     exchange,
     models,
-    platform,
     predict,
     promotion,
     services,
@@ -71,9 +70,7 @@ app.add_typer(recipes, name="recipes")
 app.add_typer(store.commands, name="store")
 app.command("up")(services.up)
 app.command("down")(services.down)
-app.command("env")(services.env)
 app.command("doctor")(services.doctor)
-app.command("deploy")(platform.deploy)
 
 
 def run(arguments: Sequence[str]) -> int:

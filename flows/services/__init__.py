@@ -1,1 +1,1 @@
-"""The services of `bertsmith up`: a Prefect server, an MLflow server and a worker."""
+"""What `bertsmith up` starts: a Prefect server, an MLflow server, and the flows that they run."""

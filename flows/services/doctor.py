@@ -1,139 +1,170 @@
-"""Checks of the machine and the installation, each with advice if it fails."""
+"""The five checks of `bertsmith doctor`, each with what to do if it fails."""
 
+import os
 import platform
-import shutil
 import sys
-import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import Literal
 
-import psutil
+import httpx
 from packaging.requirements import Requirement
 
-from flows.reporting.progress_line import memory
-from flows.services.credentials import NAMES, read_record
-from flows.services.health import is_free
-from pipelines.artifacts.access import nearest_existing
-from pipelines.config.errors import UserError
-
-State = Literal["ok", "warn", "fail"]
-_GIBIBYTE = 2**30
-_MEMORY_BYTES = 4 * _GIBIBYTE  # what the demo takes at most
-_DISK_BYTES = 2 * _GIBIBYTE
-_BF16_FLAGS = ("avx512_bf16", "amx_bf16")
+from pipelines.config.errors import UserError, first_line, redacted
+from pipelines.config.runtime import RuntimeSettings
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A finding, and what to do about it."""
+    """What a check showed, and what to do if it failed."""
 
     name: str
-    state: State
-    finding: str
-    advice: str = ""
+    is_good: bool
+    result: str
+    remedy: str = ""
 
 
-def check_python() -> Check:
-    """Which Python this is; the installer refuses one that is too old."""
-    return Check("Python", "ok", f"{platform.python_version()} at {sys.executable}")
+def checks(runtime: RuntimeSettings, home: Path) -> Iterator[Check]:
+    """All of them, quick ones first."""
+    yield check_packages()
+    yield check_store(runtime)
+    yield check_tracker(runtime)
+    yield check_prefect_of(home)
+    yield check_ray(runtime)
 
 
 def check_packages() -> Check:
-    """Every required package is installed in a version that works."""
+    """This Python has every required package in a version that works."""
+    here = f"{platform.python_version()} at {sys.executable}"
     wrong = [
         sentence
         for line in requires("bertsmith") or []
-        if (sentence := _complaint(Requirement(line))) is not None
+        if (sentence := _complaint(Requirement(line)))
     ]
     if wrong:
-        return Check(
-            "packages", "fail", "; ".join(wrong),
-            "install again: pip install -c constraints.txt bertsmith",
-        )  # fmt: skip
-    return Check("packages", "ok", "all in versions that work together")
+        remedy = "install again: pip install -c constraints.txt bertsmith"
+        return Check("Python", False, f"{here}: {'; '.join(wrong)}", remedy)
+    return Check("Python", True, f"{here}, with all packages in versions that work together")
 
 
-def check_processor() -> Check:
-    """Cores, and whether they compute in bf16."""
-    cores = len(psutil.Process().cpu_affinity()) if psutil.LINUX else psutil.cpu_count() or 1
-    flags = _processor_flags()
-    if any(flag in flags for flag in _BF16_FLAGS):
-        return Check("processor", "ok", f"{cores} cores that compute in bf16")
-    return Check(
-        "processor", "warn", f"{cores} cores without bf16 instructions",
-        "nothing: training runs in float32, several times slower",
-    )  # fmt: skip
-
-
-def check_memory() -> Check:
-    """Enough free memory for the demo."""
-    free = psutil.virtual_memory().available
-    finding = f"{memory(free)} free of {memory(psutil.virtual_memory().total)}"
-    if free < _MEMORY_BYTES:
-        return Check("memory", "warn", finding, f"the demo takes up to {memory(_MEMORY_BYTES)}")
-    return Check("memory", "ok", finding)
-
-
-def check_disk(home: Path) -> Check:
-    """The home can be written or created, and has free space."""
-    try:
-        try_to_write(home)
-    except UserError as error:
-        return Check("home", "fail", f"{error}", "choose another: --home or $BERTSMITH_HOME")
-    free = shutil.disk_usage(nearest_existing(home)).free
-    finding = f"{home}{'' if home.is_dir() else ', not made yet'}, {memory(free)} free"
-    if free < _DISK_BYTES:
-        return Check("home", "warn", finding, f"the demo takes up to {memory(_DISK_BYTES)}")
-    return Check("home", "ok", finding)
-
-
-def check_servers(home: Path, prefect_port: int, mlflow_port: int) -> Check:
-    """`bertsmith up` runs, or its ports are free."""
-    services = read_record(home)
-    if services is not None:
-        dead = [name for name in NAMES if not services.is_running(name)]
-        if not dead:
-            return Check("servers", "ok", f"running: {services.prefect_url}, {services.mlflow_url}")
-        return Check(
-            "servers", "warn", f"started, but no longer running: {', '.join(dead)}",
-            "start them again: bertsmith up",
-        )  # fmt: skip
-    taken = [port for port in (prefect_port, mlflow_port) if not is_free(port)]
-    if taken:
-        return Check(
-            "servers", "warn", f"not running, and something else listens on {taken}",
-            "start them with `bertsmith up --prefect-port … --mlflow-port …`",
-        )  # fmt: skip
-    return Check("servers", "ok", f"not running; ports {prefect_port} and {mlflow_port} are free")
-
-
-def try_to_write(folder: Path) -> None:
-    """Raise UserError if a folder can be neither written nor created."""
-    try:
-        with tempfile.TemporaryFile(dir=nearest_existing(folder)) as probe:
-            probe.write(b"x")
-    except OSError as error:
-        fault = "written" if folder.is_dir() else "made"
-        raise UserError(f"{folder} cannot be {fault}: {error.strerror}") from error
-
-
-def _complaint(requirement: Requirement) -> str | None:
+def _complaint(requirement: Requirement) -> str:
     if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
-        return None
+        return ""
     try:
-        found = version(requirement.name)
+        installed = version(requirement.name)
     except PackageNotFoundError:
         return f"{requirement.name} is missing"
-    if requirement.specifier.contains(found, prereleases=True):
-        return None
-    return f"{requirement.name} is {found}, required is {requirement.specifier}"
+    if requirement.specifier.contains(installed, prereleases=True):
+        return ""
+    return f"{requirement.name} is {installed}, required is {requirement.specifier}"
 
 
-def _processor_flags() -> set[str]:
-    cpuinfo = Path("/proc/cpuinfo")
-    if not cpuinfo.is_file():
-        return set()
-    lines = (line for line in cpuinfo.read_text().splitlines() if line.startswith("flags"))
-    return set(next(lines, "").split())
+def check_store(runtime: RuntimeSettings) -> Check:
+    """The artifact store can be written and read, and creates a file only if there is none."""
+    from pipelines.artifacts import ArtifactStore
+    from pipelines.artifacts.access import create_only, store_errors_explained
+
+    url = runtime.store_url()
+    try:
+        store = ArtifactStore(url, is_patient=False)
+        probe = f"{store.root}/.doctor-{os.getpid()}"
+        with store_errors_explained(url):
+            store.filesystem.makedirs(store.root, exist_ok=True)
+            first = create_only(store.filesystem, probe, b"probe")
+            is_kept = first and not create_only(store.filesystem, probe, b"another")
+            store.filesystem.rm(probe)
+    except (OSError, ValueError, ImportError) as error:
+        return Check(
+            "store", False, redacted(f"{url}: {first_line(error)}"),
+            "choose another with --store or $BERTSMITH_STORE",
+        )  # fmt: skip
+    if not is_kept:
+        return Check(
+            "store", False, f"{redacted(url)} has no conditional writes (If-None-Match)",
+            "choose a store that has them",
+        )  # fmt: skip
+    return Check("store", True, redacted(url))
+
+
+def check_tracker(runtime: RuntimeSettings) -> Check:
+    """The MLflow tracker answers, in the version that runs here; a home's own is made by a run."""
+    from pipelines.recipes import connections
+
+    try:
+        connections.check_tracker(runtime)
+        if not connections.has_registry(runtime):
+            return Check("tracker", True, f"none yet: a run makes it in {runtime.home_folder()}")
+        tracker = connections.open_tracker(runtime)
+        tracker.experiment_id()
+        there = tracker.server_version()
+    except UserError as error:
+        named = "correct MLFLOW_TRACKING_URI, or unset it"
+        remedy = named if runtime.named_tracker() else "choose another --home"
+        return Check("tracker", False, first_line(error), remedy)
+    return _compared("tracker", tracker.shown_uri, there, version("mlflow"))
+
+
+def check_prefect_of(home: Path) -> Check:
+    """The Prefect API that flows of this home would use answers."""
+    from flows.environment import prepare_flows
+
+    try:
+        prepare_flows(home)()
+    except UserError as error:
+        return Check("Prefect", False, first_line(error), "correct Prefect's settings")
+    return check_prefect()
+
+
+def check_prefect() -> Check:
+    """The Prefect API answers, accepts the password, and has the version that runs here."""
+    from prefect.client.orchestration import get_client
+    from prefect.exceptions import PrefectHTTPStatusError
+    from prefect.settings import get_current_settings
+
+    url = redacted(get_current_settings().api.url or "")
+    try:
+        with get_client(sync_client=True) as client:
+            client.read_deployments(limit=1)
+            there = client.api_version()
+    except PrefectHTTPStatusError as error:
+        if error.response.status_code in (401, 403):
+            return Check(
+                "Prefect", False, f"{url} answers, but rejects the name and password",
+                "set PREFECT_API_AUTH_STRING to the server's name:password",
+            )  # fmt: skip
+        result = f"{url} answers with {error.response.status_code}"
+        return Check("Prefect", False, result, "look at the server's log, and at its database")
+    except (httpx.HTTPError, OSError) as error:
+        return Check(
+            "Prefect", False, f"{url} does not answer ({type(error).__name__})",
+            "start the server, or correct PREFECT_API_URL",
+        )  # fmt: skip
+    return _compared("Prefect", url, there, version("prefect"))
+
+
+def check_ray(runtime: RuntimeSettings) -> Check:
+    """Ray starts here, or every node of the cluster that RAY_ADDRESS names can take part."""
+    from pipelines.cluster.connection import connect, disconnect, nodes
+    from pipelines.recipes.connections import check_nodes
+
+    address = os.environ.get("RAY_ADDRESS")
+    try:
+        connect()
+        check_nodes(runtime)
+        resources = nodes()
+    except UserError as error:
+        return Check("Ray", False, first_line(error), "start the cluster, or unset RAY_ADDRESS")
+    finally:
+        disconnect()
+    cpus, gpus = (sum(node.get(kind, 0) for node in resources) for kind in ("CPU", "GPU"))
+    where = f"{len(resources)} nodes at {address}" if address else "starts on this machine"
+    return Check("Ray", True, f"{where}: {cpus:.0f} CPUs, {gpus:.0f} GPUs")
+
+
+def _compared(name: str, url: str, there: str | None, here: str) -> Check:
+    """Compare the version of a server that answers with the one that runs here."""
+    if there and there.split(".")[:2] != here.split(".")[:2]:
+        remedy = "upgrade the older of both: servers first, then workers"
+        return Check(name, False, f"{url} is {there}, here it is {here}", remedy)
+    return Check(name, True, f"{url}, version {there}" if there else url)

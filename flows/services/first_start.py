@@ -121,13 +121,13 @@ def main() -> None:
     options = parser.parse_args()
     try:
         if options.what == "buckets":
-            said = [f"made the bucket {name}" for name in make_buckets()]
+            sentences = [f"made the bucket {name}" for name in make_buckets()]
         else:
             is_new = make_credentials(options.folder)
-            said = ["passwords made" if is_new else "passwords are there"]
+            sentences = ["passwords made" if is_new else "passwords are there"]
     except UserError as error:
         sys.exit(str(error))
-    for line in said:
+    for line in sentences:
         sys.stdout.write(f"{line}\n")
 
 

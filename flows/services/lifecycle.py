@@ -1,53 +1,53 @@
-"""`bertsmith up` and `bertsmith down`: both servers and a worker of one home."""
+"""`bertsmith up` and `bertsmith down`: two servers and the process that serves the flows."""
 
 import os
-import secrets
+import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import psutil
 from filelock import FileLock, Timeout
 
-from flows.services import processes
-from flows.services.credentials import (
+from flows.environment import home_database, without_prefect_settings
+from flows.services.health import answers, is_free
+from flows.services.home_servers import (
+    FLOWS,
     MLFLOW_SERVER,
-    NAMES,
     PREFECT_SERVER,
-    WORKER,
-    Credentials,
-    Services,
-    make_credentials,
-    own_variables,
-    read_credentials,
+    HomeServers,
+    Login,
+    Service,
+    make_login,
     read_record,
     remove_record,
-    service_variables,
     write_record,
 )
-from flows.services.health import answers, is_free
 from pipelines.config.environment import make_home
 from pipelines.config.errors import UserError
 
-WORK_POOL = "bertsmith"
+_NAMES = (PREFECT_SERVER, MLFLOW_SERVER, FLOWS)  # in the order of their start
+_READY_NAME = "flows.ready"  # made when the flows are served
 _START_SECONDS = 180.0  # the first start makes two databases
-_LOCK_SECONDS = 1800.0  # imports take minutes on a machine that is busy training
+_STOP_SECONDS = 120.0  # a training run saves a checkpoint
+_END_SECONDS = 15.0
+_LOCK_SECONDS = 600.0
 _POLL_SECONDS = 0.2
 Say = Callable[[str], None]
 
 
-def start_services(home: Path, *, prefect_port: int, mlflow_port: int, say: Say) -> Services:
-    """Start what does not run yet: Prefect server, MLflow server, deployments, worker.
+def start_services(home: Path, *, prefect_port: int, mlflow_port: int, say: Say) -> HomeServers:
+    """Start what does not run yet: Prefect server, MLflow server, flows.
 
-    Everything listens on 127.0.0.1 only and requires the home's credentials. While one of them
-    runs, they keep their ports. Raises UserError if a port is taken or a server does not start;
-    what was started by then is stopped again.
+    The servers listen on 127.0.0.1 only and ask for the home's password. While one of them runs,
+    they keep their ports. Raises UserError if a port is taken or a service does not start; what
+    was started by then is stopped again.
     """
-    _check_folder(Path.cwd())
     if prefect_port == mlflow_port:
         raise UserError(
             f"both servers were given port {prefect_port}; choose another with --prefect-port or "
@@ -55,189 +55,202 @@ def start_services(home: Path, *, prefect_port: int, mlflow_port: int, say: Say)
         )
     make_home(home)
     with _one_at_a_time(home):
-        credentials = make_credentials(home)
-        services = _left_running(home) or Services(
-            prefect_url=f"http://127.0.0.1:{prefect_port}",
-            mlflow_url=f"http://127.0.0.1:{mlflow_port}",
-            mark=secrets.token_hex(16),
-        )
-        missing = [name for name in NAMES if not services.is_running(name)]
-        write_record(home, services)  # from now on `down` finds all marked processes
+        servers = read_record(home)
+        missing = [name for name in _NAMES if servers is None or not servers.is_running(name)]
+        if servers is None or len(missing) == len(_NAMES):
+            before = servers.services if servers is not None else {}
+            servers = HomeServers(
+                prefect_url=f"http://127.0.0.1:{prefect_port}",
+                mlflow_url=f"http://127.0.0.1:{mlflow_port}",
+                services=before,
+            )
+        if not missing:
+            say("Everything is running already.")
+            return servers
+        if FLOWS not in missing:  # it would go on with servers that are gone
+            missing.append(FLOWS)
+        for name in reversed(missing):
+            _stop(servers, name)  # what a service that died has left
         try:
-            return _start_missing(home, services, credentials, missing, say)
+            return _start_missing(home, servers, make_login(home), missing, say)
         except BaseException:
+            started = read_record(home) or servers
             for name in reversed(missing):
-                processes.stop(services.mark, name)
-            if len(missing) == len(NAMES):
+                _stop(started, name)
+            if len(missing) == len(_NAMES):
                 remove_record(home)
             raise
 
 
-def stop_services(home: Path, say: Say) -> list[str]:
-    """Stop exactly what `start_services` started for this home; returns the names of what ran.
+def stop_services(home: Path) -> list[str]:
+    """Stop what `start_services` started for this home; returns the names of what ran.
 
-    The worker goes first, then its flow runs, which both servers record as ended; the servers last.
+    The flows go first, with their runs, which both servers still record as ended.
     """
     if not home.is_dir():
         return []
     with _one_at_a_time(home):
-        services = read_record(home)
-        if services is None:
-            return []
-        ran = [name for name in NAMES if processes.marked_processes(services.mark, name)]
-        processes.stop(services.mark, WORKER)
-        try:
-            credentials = read_credentials(home)
-            if credentials is not None and _both_answer(services):
-                with _as_client(home, services, credentials):
-                    why = "`bertsmith down` stopped it."
-                    _reconcile(home, services, say, worker_is_gone=True, why=why)
-        except UserError as error:  # the servers stop anyway; the next `up` reconciles
-            say(str(error))
-        processes.stop(services.mark)
-        remove_record(home)
-        return ran
+        return _stop_all(home)
 
 
-def _check_folder(folder: Path) -> None:
-    """Raise UserError where Python would import other packages of our names from `folder`."""
-    for name in ("flows", "pipelines", "bert_core"):
-        own = find_spec(name)
-        assert own is not None and own.origin is not None
-        if (folder / name / "__init__.py").exists() and Path(own.origin).parent != folder / name:
-            raise UserError(
-                f"{folder} has a package {name} of its own, which runs that start here would "
-                "import in place of Bertsmith's; type `bertsmith up` in another folder"
-            )
+def _stop_all(home: Path) -> list[str]:
+    servers = read_record(home)
+    if servers is None:
+        return []
+    stopped = [name for name in reversed(_NAMES) if _stop(servers, name)]
+    remove_record(home)
+    return stopped
 
 
-def _left_running(home: Path) -> Services | None:
-    """The services if at least one still runs; the remains of the others are stopped."""
-    services = read_record(home)
-    if services is None:
-        return None
-    for name in NAMES:
-        if not services.is_running(name):
-            processes.stop(services.mark, name)
-    return services if any(map(services.is_running, NAMES)) else None
+def _stop(servers: HomeServers, name: str) -> bool:
+    """End a service and whatever it started; returns whether anything of it ran.
+
+    First what it started itself: flow runs, which save a checkpoint, stop their Ray and report
+    their end. A signal to Prefect's runner reaches none of them.
+    """
+    service = servers.services.get(name)
+    if service is None or not (processes := service.processes()):
+        return False
+    pids = {process.pid for process in processes} - {service.pid}
+    started = [
+        process for process in processes if process.pid in pids and _parent(process) not in pids
+    ]
+    _terminate(started, _STOP_SECONDS)
+    _terminate(service.processes(), _END_SECONDS)
+    for process in service.processes():
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(service.processes(), timeout=_END_SECONDS)
+    if service.is_running():
+        raise UserError(f"the process {service.pid} of `bertsmith up` does not end; end it first")
+    return True
+
+
+def _parent(process: psutil.Process) -> int:
+    try:
+        return int(process.ppid())
+    except psutil.NoSuchProcess:
+        return 0
+
+
+def _terminate(processes: Sequence[psutil.Process], seconds: float) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
+    psutil.wait_procs(processes, timeout=seconds)
 
 
 def _start_missing(
-    home: Path, services: Services, credentials: Credentials, missing: list[str], say: Say
-) -> Services:
-    environment = service_variables(home, services, credentials)
-    commands = {
-        PREFECT_SERVER: ["prefect", "server", "start", "--host", "127.0.0.1"],
-        MLFLOW_SERVER: ["pipelines.tracking.server", "--home", str(home)],
-        WORKER: ["prefect", "worker", "start", "--pool", WORK_POOL, "--name", "local"],
-    }
-    health = _health(services)
-    for name, url in health.items():
-        port = str(urlsplit(url).port)
-        commands[name] += ["--port", port]
-        if name in missing and not is_free(int(port)):
+    home: Path, servers: HomeServers, login: Login, missing: Sequence[str], say: Say
+) -> HomeServers:
+    say(f"Starting {', '.join(f'the {name}' for name in missing)} …")
+    for name, url in _health(servers).items():
+        if name in missing and not is_free(urlsplit(url).port or 0):
+            option = f"--{name.partition(' ')[0].lower()}-port"
             raise UserError(
-                f"port {port} for the {name} is in use; stop what listens there, or choose another "
-                f"with --{name.partition(' ')[0].lower()}-port"
+                f"port {urlsplit(url).port} for the {name} is in use; stop what listens there, or "
+                f"choose another with {option}"
             )
-
-    def start(name: str) -> None:
-        nonlocal services
-        pid = processes.start(
-            name, [sys.executable, "-m", *commands[name]], environment, services.mark,
-            _log(home, name),
-        )  # fmt: skip
-        services = replace(services, pids={**services.pids, name: pid})
-        write_record(home, services)  # at once, so that `doctor` knows it in any case
-
-    if missing:
-        say(f"Starting {', '.join(f'the {name}' for name in missing)} …")
-    else:
-        say("Everything is running already.")
-    for name in health:
+    environment = _variables(home, servers, login)
+    ready = home / _READY_NAME
+    ready.unlink(missing_ok=True)
+    commands = _commands(home, servers)
+    for name in _NAMES:
         if name in missing:
-            start(name)
-    for name, url in health.items():
-        _wait_until_it_answers(home, services, name, url)
-    with _as_client(home, services, credentials):
-        if WORKER in missing:
-            from flows.services.platform import deploy_to
-
-            say("Deploying the flows …")
-            for note in deploy_to(WORK_POOL):
-                say(note)
-        _reconcile(home, services, say, worker_is_gone=WORKER in missing)
-    if WORKER in missing:
-        start(WORKER)
-    return services
+            if name == FLOWS:  # they need both servers
+                for server, url in _health(servers).items():
+                    _wait(home, servers, server, lambda url=url: answers(url))  # type: ignore[misc]
+            # Prefect reads settings from files of its folder: those of servers are the home's.
+            folder = Path.cwd() if name == FLOWS else home
+            service = _start(commands[name], environment, _log(home, name), folder)
+            servers = replace(servers, services={**servers.services, name: service})
+            write_record(home, servers)  # at once, so that `down` knows it in any case
+    for server, url in _health(servers).items():
+        _wait(home, servers, server, lambda url=url: answers(url))  # type: ignore[misc]
+    _wait(home, servers, FLOWS, ready.exists)
+    return servers
 
 
-def _health(services: Services) -> dict[str, str]:
+def _commands(home: Path, servers: HomeServers) -> dict[str, list[str]]:
+    prefect, mlflow = urlsplit(servers.prefect_url), urlsplit(servers.mlflow_url)
+    return {
+        PREFECT_SERVER: [
+            "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(prefect.port),
+        ],
+        MLFLOW_SERVER: [
+            "mlflow", "server", "--app-name", "bertsmith", "--workers", "1",
+            "--host", "127.0.0.1", "--port", str(mlflow.port),
+            "--backend-store-uri", f"sqlite:///{home / 'mlflow.db'}",
+            "--default-artifact-root", (home / "mlartifacts").as_uri(), "--no-serve-artifacts",
+            "--cors-allowed-origins", servers.mlflow_url, "--uvicorn-opts", "--no-access-log",
+        ],
+        FLOWS: ["flows.services.served", str(home / _READY_NAME)],
+    }  # fmt: skip
+
+
+def _start(
+    command: Sequence[str], environment: Mapping[str, str], log: Path, folder: Path
+) -> Service:
+    """Start a module in a session of its own, its output in `log`."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *command],
+            env=environment,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            # Commands in the background ignore SIGINT, with which servers stop themselves.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+    return Service(process.pid, psutil.Process(process.pid).create_time())
+
+
+def _variables(home: Path, servers: HomeServers, login: Login) -> dict[str, str]:
+    """The whole environment of a service; a person's own Prefect settings are not part of it."""
+    page = servers.prefect_url
+    return {
+        **without_prefect_settings(os.environ),
+        "BERTSMITH_HOME": str(home),
+        "PYTHONSAFEPATH": "1",  # a file `random.py` in this folder is no module of ours
+        "PREFECT_HOME": str(home / "prefect"),
+        "PREFECT_API_URL": servers.prefect_api_url,
+        **login.for_prefect_clients(),
+        "MLFLOW_TRACKING_URI": servers.mlflow_url,
+        **login.for_mlflow_clients(servers.mlflow_url),
+        "PREFECT_SERVER_DATABASE_CONNECTION_URL": home_database(home),
+        "PREFECT_SERVER_API_AUTH_STRING": login.text,
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"{page},{page.replace('127.0.0.1', 'localhost')}",
+        "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
+        "PREFECT_UI_API_URL": servers.prefect_api_url,  # else the page asks port 4200
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # seven processes that nothing here uses
+    }
+
+
+def _health(servers: HomeServers) -> dict[str, str]:
     """The health URL of each server."""
     return {
-        PREFECT_SERVER: f"{services.prefect_api_url}/health",
-        MLFLOW_SERVER: f"{services.mlflow_url}/health",
+        PREFECT_SERVER: f"{servers.prefect_api_url}/health",
+        MLFLOW_SERVER: f"{servers.mlflow_url}/health",
     }
-
-
-def _both_answer(services: Services) -> bool:
-    """Whether our own servers answer: other programs on their ports must not get the password."""
-    return all(
-        services.is_running(name) and answers(url) for name, url in _health(services).items()
-    )
 
 
 def _log(home: Path, name: str) -> Path:
     return home / "logs" / f"{name.lower().replace(' ', '-')}.log"
 
 
-def _wait_until_it_answers(home: Path, services: Services, name: str, url: str) -> None:
+def _wait(home: Path, servers: HomeServers, name: str, is_ready: Callable[[], bool]) -> None:
     deadline = time.monotonic() + _START_SECONDS
-    while services.is_running(name) and time.monotonic() < deadline:
-        if answers(url):
+    while servers.is_running(name) and time.monotonic() < deadline:
+        if is_ready():
             return
         time.sleep(_POLL_SECONDS)
     raise UserError(
-        f"the {name} did not answer at {url} within {_START_SECONDS:.0f} s, or ended; "
-        f"{_log(home, name)} says why"
+        f"the {name} did not start within {_START_SECONDS:.0f} s, or ended; {_log(home, name)} "
+        "says why"
     )
-
-
-def _reconcile(
-    home: Path,
-    services: Services,
-    say: Say,
-    *,
-    worker_is_gone: bool,
-    why: str = "Its process ended without reporting.",
-) -> None:
-    """Report runs whose process is gone to both servers."""
-    from flows.services.reconciliation import end_dead_flow_runs, is_over
-    from pipelines.tracking.server import end_abandoned_runs
-
-    for name in end_dead_flow_runs(home, WORK_POOL, worker_is_gone=worker_is_gone, why=why):
-        say(f"The run {name!r} no longer runs: Prefect shows it as ended.")
-    for name in end_abandoned_runs(services.mlflow_url, lambda run: is_over(home, run)):
-        say(f"The training run {name!r} no longer runs: MLflow shows it as ended.")
-
-
-@contextmanager
-def _as_client(home: Path, services: Services, credentials: Credentials) -> Iterator[None]:
-    """Inside, this process is a client of both servers, and every failure is a UserError."""
-    os.environ.update(own_variables(home, services, credentials))
-    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
-
-    client = {PREFECT_API_URL: services.prefect_api_url, PREFECT_API_AUTH_STRING: credentials.text}
-    try:
-        with temporary_settings(client):  # Prefect may have been imported before
-            yield
-    except UserError:
-        raise
-    except Exception as error:
-        raise UserError(
-            f"the servers of {home} refused: {type(error).__name__}: {error}; {home / 'logs'} may "
-            "say why"
-        ) from error
 
 
 @contextmanager

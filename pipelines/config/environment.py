@@ -16,16 +16,12 @@ VARIABLES: Final[Mapping[str, str]] = {
     "BERTSMITH_CACHE": "folder for copies of remote artifacts; default ~/.cache/bertsmith",
     "BERTSMITH_CACHE_BYTES": "how large the cache may grow; default 50 GiB",
     "BERTSMITH_WAIT_FOR_NODES_SECONDS": "how long a training run waits for nodes; default 0",
-    "BERTSMITH_RUNTIME": "Prefect block that a worker's runs take their store and tracker from",
-    "BERTSMITH_NOTIFY_URL": "where the platform's automations write",
     "BERTSMITH_MLFLOW_LOGIN": "http://user:password@host:port of the MLflow server that we serve",
-    "BERTSMITH_SERVICE": "internal: which processes `bertsmith up` started",
     # Of the image, its composition and its manifests (infra/).
     "BERTSMITH_CREDENTIALS": "file of NAME=value lines that the image reads first",
     "BERTSMITH_RAY_HEAD": "host:port of a cluster that the image joins beside its command",
     "BERTSMITH_IMAGE": "the image of our roles",
     "BERTSMITH_LISTEN": "address that the composition's pages listen on; default 127.0.0.1",
-    "BERTSMITH_MLFLOW_HOSTS": "what containers and browsers call the MLflow server",
 }
 
 

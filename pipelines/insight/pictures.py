@@ -15,7 +15,7 @@ from matplotlib.ticker import PercentFormatter
 from bert_core.hugging_face import export_model
 from pipelines.artifacts import Artifact
 from pipelines.registry.opening import opened
-from pipelines.tracking.tracker import Tracker
+from pipelines.tracking.tracker import Tracker, time_for_files
 
 _DOTS_PER_INCH = 110
 _INCHES = (5.2, 3.2)  # of one panel
@@ -146,7 +146,8 @@ def log_evidence(
         except (ValueError, KeyError) as error:  # a head that no class of theirs has
             said = f"transformers has no class for this model: {error}\n"
             (folder / f"{_FOLDER}.txt").write_text(said, encoding="utf-8")
-        tracker.client().log_artifacts(run_id, str(folder))
+        with time_for_files():
+            tracker.client().log_artifacts(run_id, str(folder))
         return sorted(
             path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
         )

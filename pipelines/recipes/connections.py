@@ -9,7 +9,7 @@ from pipelines.config.environment import make_home
 from pipelines.config.errors import UserError
 from pipelines.config.runtime import DATABASE_NAME, RuntimeSettings
 from pipelines.stage import Observer, StageContext, ignore
-from pipelines.tracking.sign_in import check_tracker_reachable, database_file
+from pipelines.tracking.address import check_tracker_reachable, database_file
 
 if TYPE_CHECKING:  # importing MLflow takes a second that reading a recipe need not spend
     from pipelines.tracking.tracker import Tracker

@@ -83,18 +83,18 @@ def located(tracker: "Tracker", reference: str) -> Iterator[Path]:
         return
     import mlflow.artifacts
 
-    from pipelines.tracking.tracker import server_address
+    from pipelines.tracking.tracker import time_for_files
 
     client = tracker.client()
     version = find_model(client, reference)
     digest = digest_of(version)
     address = client.get_model_version_download_uri(version.name, str(version.version))
-    with tempfile.TemporaryDirectory(prefix="bertsmith-model-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="bertsmith-model-") as scratch, time_for_files():
         package = mlflow.artifacts.download_artifacts(
             uri_of(version),
             # Local files are used in place.
             dst_path=None if urlsplit(address).scheme in ("", "file") else scratch,
-            tracking_uri=server_address(tracker.uri),
+            tracking_uri=tracker.uri,
         )
         with readable(Path(package)):
             sealed_files(Path(package), digest)

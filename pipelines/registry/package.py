@@ -25,7 +25,7 @@ from pipelines.artifacts import Artifact
 from pipelines.registry import seal
 from pipelines.registry.card import question_of
 from pipelines.registry.find import DIGEST_TAG
-from pipelines.tracking.tracker import Tracker
+from pipelines.tracking.tracker import Tracker, time_for_files
 
 _REQUIREMENTS = ("torch", "numpy", "safetensors", "tokenizers", "pandas", "mlflow")
 # How MLflow calls what a column holds.
@@ -56,7 +56,8 @@ def log_package(
         with tempfile.TemporaryDirectory(prefix="bertsmith-model-") as scratch:
             package = Path(scratch) / "package"
             digest = save_model_package(package, kind, artifact, metadata=tags)
-            client.log_model_artifacts(logged.model_id, str(package))
+            with time_for_files():
+                client.log_model_artifacts(logged.model_id, str(package))
         client.set_logged_model_tags(logged.model_id, {DIGEST_TAG: digest})
         return client.finalize_logged_model(logged.model_id, "READY")
     except Exception:

@@ -53,11 +53,11 @@ def _leave(status: int, error: Exception) -> None:
 def _fetched_package(request: dict[str, Any], scratch: str) -> Path:
     import mlflow
 
-    from pipelines.tracking.sign_in import make_default
-    from pipelines.tracking.tracker import server_address
+    from pipelines.tracking.tracker import make_default, time_for_files
 
-    make_default(server_address(request["tracking_uri"]))
-    return Path(mlflow.artifacts.download_artifacts(request["uri"], dst_path=scratch))
+    make_default(request["tracking_uri"])
+    with time_for_files():
+        return Path(mlflow.artifacts.download_artifacts(request["uri"], dst_path=scratch))
 
 
 def _fetched_data(request: dict[str, Any]) -> Any:

@@ -1,19 +1,22 @@
 """MLflow: runs, metrics and lineage. Trouble with the tracker never stops a training run."""
 
 import logging
+import os
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
+import mlflow
 import requests
 from filelock import FileLock
 from mlflow import MlflowClient
 from mlflow.entities import DatasetInput, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 
-from pipelines.config.errors import UserError, first_line, redacted, split_credentials
-from pipelines.tracking.sign_in import database_file, make_default, sign_in
+from pipelines.config.errors import UserError, first_line, redacted
+from pipelines.tracking.address import database_file
 from pipelines.tracking.transient import tracker_errors
 
 logger = logging.getLogger(__name__)
@@ -25,6 +28,9 @@ _TRAINING_VIEW = "custom_model_development"  # MLflow's page shows runs and curv
 
 _PARAMS_AT_ONCE, _MOST_CHARACTERS = 100, 6_000  # that MLflow takes, of a batch and of a value
 _VERSION_SECONDS, _ANSWER_SECONDS = 10.0, 5.0  # MLflow's own client waits for forty
+_TIMEOUT, _FILE_SECONDS = "MLFLOW_HTTP_REQUEST_TIMEOUT", 3600
+_ADDRESSES = ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI")
+_one_at_a_time = threading.Lock()
 
 
 def final(name: str) -> str:
@@ -32,11 +38,37 @@ def final(name: str) -> str:
     return f"final/{name}"
 
 
-def server_address(uri: str) -> str:
-    """The URI without user and password, which requests bring from now on, and no error shows."""
-    address, credentials = split_credentials(uri)
-    sign_in(address, credentials)
-    return address
+def make_default(uri: str) -> None:
+    """Make `uri` this process's default server for runs and registered models.
+
+    MLflow also writes it into the environment, for subprocesses. There the next run of this process
+    would take it for the user's own setting, and use it for another home: so it is undone.
+    """
+    with _one_at_a_time:
+        before = {name: os.environ.get(name) for name in _ADDRESSES}
+        mlflow.set_tracking_uri(uri)
+        mlflow.set_registry_uri(uri)
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def time_for_files() -> Iterator[None]:
+    """Inside, a request of this process may take as long as a large file does.
+
+    A server answers an upload only once its own store has the whole file.
+    """
+    before = os.environ.get(_TIMEOUT)
+    os.environ[_TIMEOUT] = str(_FILE_SECONDS)  # MLflow reads it with each request
+    try:
+        yield
+    finally:
+        os.environ.pop(_TIMEOUT, None)
+        if before is not None:
+            os.environ[_TIMEOUT] = before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +98,8 @@ class Tracker:
 
         It becomes this process's default too: MLflow's SQL registry looks logged models up there.
         """
-        address = server_address(self.uri)
-        make_default(address)
-        return MlflowClient(tracking_uri=address, registry_uri=address)
+        make_default(self.uri)
+        return MlflowClient(tracking_uri=self.uri, registry_uri=self.uri)
 
     def server_version(self) -> str:
         """Of the MLflow server; empty for a database that this process opens itself.
@@ -99,10 +130,9 @@ class Tracker:
 
     def _get(self, path: str, seconds: float) -> requests.Response | None:
         """The server's answer; None for a database, which is no server."""
-        address = server_address(self.uri)
-        if not address.startswith("http"):
+        if not self.uri.startswith("http"):
             return None
-        return requests.get(f"{address.rstrip('/')}/{path}", timeout=seconds)
+        return requests.get(f"{self.uri.rstrip('/')}/{path}", timeout=seconds)
 
     def experiment_id(self) -> str:
         """The experiment's id; the experiment is created where it is missing.

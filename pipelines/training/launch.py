@@ -19,7 +19,7 @@ from pipelines.cluster.connection import (
 )
 from pipelines.cluster.node_checks import check_nodes
 from pipelines.stage import StageContext, send_note
-from pipelines.tracking.sign_in import database_file
+from pipelines.tracking.address import database_file
 from pipelines.training.arithmetic import wait_for_room
 from pipelines.training.checkpoint_files import CheckpointFolder
 from pipelines.training.checkpoints import Checkpoints

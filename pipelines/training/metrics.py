@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pipelines.artifacts import ArtifactStore
 from pipelines.artifacts.access import names_in, store_errors_explained
 from pipelines.config.errors import first_line
-from pipelines.tracking.tracker import Tracker, now_ms, server_address
+from pipelines.tracking.tracker import Tracker, now_ms
 from pipelines.tracking.transient import is_transient, tracker_errors
 
 from mlflow import MlflowClient  # isort: skip  (after pipelines.tracking: its time limits)
@@ -105,7 +105,7 @@ class MetricLog:
                 beside, self._beside = self._beside, []
             try:
                 # A database is opened here, which may fail and be there later.
-                client = client or MlflowClient(tracking_uri=server_address(self._uri))
+                client = client or MlflowClient(tracking_uri=self._uri)
                 while points := self._curve[self._num_sent : self._num_sent + _POINTS_A_CALL]:
                     self._send(client, points)
                     self._num_sent += len(points)

@@ -1,6 +1,7 @@
 """What the files of infra/ may name: commands, variables and modules that exist in the code."""
 
 import re
+import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -18,7 +19,6 @@ ROOT = Path(__file__).parents[2]
 INFRA = ROOT / "infra"
 KUBERNETES = INFRA / "kubernetes"
 DEPLOYING = ROOT / "docs" / "deploying.md"
-PROMETHEUS = INFRA / "monitoring" / "prometheus.yaml"
 ENTRYPOINT = "/usr/local/bin/entrypoint"
 
 # Variables that other programs read, by whom; those of Prefect are asked of its own settings.
@@ -42,7 +42,9 @@ def is_command(words: Sequence[str]) -> bool:
     if program in ("python", sys.executable):
         return rest[0] == "-m" and _is_module(rest[1], rest[2:])
     if program == "sh":
-        return rest[0] == "-c"
+        return rest[0] in ("-c", "-euc") and all(map(is_command, _in_script(rest[1])))
+    if program == "mlflow":
+        return _is_mlflow(rest)
     if program == "bertsmith":
         from flows.cli.app import app
 
@@ -54,6 +56,13 @@ def is_command(words: Sequence[str]) -> bool:
     if program == "prefect":
         return _is_prefect(rest)
     return bool(entry_points(group="console_scripts", name=program))
+
+
+def _in_script(text: str) -> list[list[str]]:
+    """The words of each command of a shell's script that starts one of our programs."""
+    lines = [line.strip() for line in text.replace("\\\n", " ").splitlines()]
+    words = [shlex.split(line.removeprefix("exec ")) for line in lines if line]
+    return [each for each in words if each[0] in ("prefect", "mlflow", "bertsmith", "ray")]
 
 
 def _is_module(name: str, arguments: Sequence[str]) -> bool:
@@ -80,6 +89,20 @@ def _options(arguments: Sequence[str]) -> set[str]:
     return {each.partition("=")[0] for each in arguments if re.match(r"--?[a-z]", each)}
 
 
+def _is_mlflow(arguments: Sequence[str]) -> bool:
+    from click import ClickException, Context, Group
+    from mlflow.cli import cli
+
+    command, rest = cli, list(arguments)
+    try:
+        while isinstance(command, Group):
+            command = command.commands[rest.pop(0)]
+        command.parse_args(Context(command, resilient_parsing=True), rest)
+    except (ClickException, IndexError, KeyError):
+        return False
+    return True
+
+
 def _is_prefect(arguments: Sequence[str]) -> bool:
     from cyclopts import CoercionError, CycloptsError, ValidationError
     from prefect.cli._app import _app
@@ -102,7 +125,10 @@ def _is_read(name: str) -> bool:
     if name in _AWS:
         return True
     if name.startswith("BERTSMITH_"):
-        return name in _names_in(ROOT / "flows", ROOT / "pipelines", INFRA / "entrypoint.sh")
+        preparation = KUBERNETES / "base" / "preparation.yaml"
+        return name in _names_in(
+            ROOT / "flows", ROOT / "pipelines", INFRA / "entrypoint.sh", preparation
+        )
     if name.startswith(_PREFECT_KUBERNETES):
         settings = pytest.importorskip("prefect_kubernetes.settings").KubernetesSettings
         return name.lower() in _prefect_names(settings, _PREFECT_KUBERNETES.lower())
@@ -112,9 +138,9 @@ def _is_read(name: str) -> bool:
         return name.lower() in _prefect_names(Settings)
     if name.startswith("MLFLOW_"):
         import mlflow.environment_variables as known
+        from mlflow.cli import server
 
-        stated = name in _names_in(ROOT / "pipelines" / "tracking")
-        return stated or hasattr(known, name)
+        return hasattr(known, name) or name in {each.envvar for each in server.params}
     if name.startswith("RAY_"):
         return name.encode() in _words_of_ray()
     return False

@@ -1,15 +1,13 @@
 """The overlays for Kubernetes, rendered, and how their objects are found."""
 
+import json
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-from flows.services.platform import read_template
 from tests.delivery.declared import KUBERNETES
 
 OVERLAYS = ("cpu", "gpu", "spot", "example")
@@ -51,10 +49,11 @@ def containers(template: Manifest) -> list[Manifest]:
 def work_pool(objects: list[Manifest]) -> Manifest:
     maps = of_kind(objects, "ConfigMap")
     (held,) = (each for name, each in maps.items() if name.startswith("work-pool"))
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "work-pool.json"
-        path.write_text(held["data"]["work-pool.json"], encoding="utf-8")
-        return read_template(path, maps["places"]["data"]["BERTSMITH_IMAGE"])
+    image = maps["places"]["data"]["BERTSMITH_IMAGE"]  # as the preparation's sed does
+    template: Manifest = json.loads(
+        held["data"]["work-pool.json"].replace("BERTSMITH_IMAGE", image)
+    )
+    return template
 
 
 def chooses(selector: Manifest, labels: dict[str, str]) -> bool:

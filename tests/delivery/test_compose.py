@@ -11,15 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.services.platform import read_platform
-from pipelines.tracking import migration
 from pipelines.training.messages import PATIENCE_SECONDS
 from tests.delivery.composition import COMPOSE, read, written
 from tests.delivery.declared import (
     AGENT_PORTS,
     ENTRYPOINT,
     INFRA,
-    PROMETHEUS,
     ROOT,
     as_prefect_takes_them,
     foreign_names,
@@ -61,23 +58,14 @@ def test_with_gpus_every_role_runs_the_same_image_and_one_node_of_ray_has_them(
     assert (name, changed[name]["deploy"]["replicas"]) == ("ray-worker", 1)
 
 
-def test_every_work_pool_has_a_worker(ours: dict[str, Any]) -> None:
-    commands = [s["command"] for name, s in ours.items() if name.startswith("worker-")]
-    served = [command[command.index("--pool") + 1] for command in commands]
-    assert served == [pool.name for pool in read_platform().work_pools]
-    for command in commands:  # a pool is the preparation's to make
-        assert "--no-create-pool-if-not-found" in command
-        assert command[command.index("--type") + 1] == "process"
-
-
 def test_who_trains_has_time_to_save_before_it_is_killed(ours: dict[str, Any]) -> None:
     drivers = {n: s for n, s in ours.items() if "BERTSMITH_RAY_HEAD" in s.get("environment", {})}
-    assert {"worker-training", "bertsmith"} <= set(drivers)
+    assert {"worker", "bertsmith"} <= set(drivers)
     for name, service in drivers.items():
         seconds = int(service.get("stop_grace_period", "10s").removesuffix("s"))
         assert seconds > PATIENCE_SECONDS, name
     # What depends on others is stopped before them.
-    outlive, waiting = set(), ["worker-training"]
+    outlive, waiting = set(), ["worker"]
     while waiting:
         needed = set(ours.get(waiting.pop(), {}).get("depends_on", ())) - outlive
         outlive |= needed
@@ -85,11 +73,32 @@ def test_who_trains_has_time_to_save_before_it_is_killed(ours: dict[str, Any]) -
     assert {"prefect", "mlflow", "s3", "ray-head", "ray-worker"} <= outlive
 
 
-def test_mlflow_starts_on_a_database_that_was_migrated(ours: dict[str, Any]) -> None:
-    first, server = ours["migrate-mlflow"], ours["mlflow"]
-    assert server["depends_on"]["migrate-mlflow"] == {"condition": "service_completed_successfully"}
-    assert first["command"][2] == migration.__name__
-    assert first["environment"].items() <= server["environment"].items()
+def test_mlflow_s_database_is_migrated_by_the_container_that_serves_it(
+    ours: dict[str, Any],
+) -> None:
+    script = ours["mlflow"]["command"][2]
+    assert script.index("mlflow db upgrade") < script.index("exec mlflow server")
+
+
+def test_logs_memory_and_capabilities_of_every_container_are_bounded(
+    composition: dict[str, Any],
+) -> None:
+    for name, service in composition["services"].items():
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["logging"]["options"].keys() == {"max-size", "max-file"}, name
+        assert re.fullmatch(r"\dg", service["mem_limit"]), name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+
+
+def test_the_worker_s_pool_is_the_one_that_is_made_and_deployed_to(ours: dict[str, Any]) -> None:
+    script = ours["prepare-flows"]["command"][2]
+    declared = yaml.safe_load((INFRA / "prefect.yaml").read_text())["deployments"]
+    assert {each["work_pool"]["name"] for each in declared} == {"bertsmith"}
+    assert "work-pool create bertsmith --type process" in script
+    assert ours["worker"]["command"][3:5] == ["--pool", "bertsmith"]
+    (file,) = re.findall(r"--prefect-file (\S+)", script)
+    packed = (ROOT / "pyproject.toml").read_text()
+    assert f'"share/bertsmith" = ["infra/automations.yaml", "infra/{Path(file).name}"]' in packed
 
 
 def test_every_variable_means_something(ours: dict[str, Any], passwords: Path) -> None:
@@ -100,22 +109,10 @@ def test_every_variable_means_something(ours: dict[str, Any], passwords: Path) -
         as_prefect_takes_them(variables)
 
 
-def test_prometheus_asks_the_node_beside_every_command_for_the_figures_of_its_run(
-    ours: dict[str, Any],
-) -> None:
-    drivers = {n for n, s in ours.items() if "BERTSMITH_RAY_HEAD" in s.get("environment", {})}
-    assert {"bertsmith", "worker-training"} <= drivers
-    jobs = yaml.safe_load(PROMETHEUS.read_text())["scrape_configs"]
-    (ray,) = (job for job in jobs if job["job_name"] == "ray")
-    (port,) = re.findall(r"--metrics-export-port=(\d+)", (INFRA / "entrypoint.sh").read_text())
-    asked = {name: each["port"] for each in ray["dns_sd_configs"] for name in each["names"]}
-    assert asked == {"ray-worker": 8080, **dict.fromkeys(drivers, int(port))}
-
-
 def test_commands_of_the_runbooks_are_there(ours: dict[str, Any]) -> None:
     text = "".join((ROOT / "docs" / name).read_text() for name in ("deploying.md", "operations.md"))
-    typed = re.findall(r"docker compose run --rm (?:--use-aliases )?([a-z]+) ([^`\n]+)", text)
-    assert ("bertsmith", "doctor --platform") in typed
+    typed = re.findall(r"docker compose run --rm ([a-z]+) ([^`\n]+)", text)
+    assert ("bertsmith", "doctor") in typed
     for name, words in typed:
         assert is_command([*ours[name]["entrypoint"][1:], *words.split()]), words
 

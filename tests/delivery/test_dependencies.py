@@ -35,7 +35,7 @@ NOT_INSTALLED = {"psycopg2": ["psycopg2-binary"]}  # `make test-platform` does
 
 _HANDLERS = "how a training run ends and what is said of it: pipelines/training/failures.py"
 _MONITORS = "the machine's figures beside a training run's: pipelines/training/speed.py"
-_SERVER = "MLflow behind a password: serve() of pipelines/tracking/server.py"
+_SERVER = "MLflow behind a password: pipelines/tracking/guard.py"
 # What no library promises to keep, and which part of ours stands on it.
 PRIVATE = {
     "ray._private.services.ConsolePopen": (
@@ -52,15 +52,7 @@ PRIVATE = {
     "mlflow.system_metrics.metrics.disk_monitor.DiskMonitor": _MONITORS,
     "mlflow.system_metrics.metrics.gpu_monitor.GPUMonitor": _MONITORS,
     "mlflow.system_metrics.metrics.network_monitor.NetworkMonitor": _MONITORS,
-    "mlflow.environment_variables._MLFLOW_IN_JOB_EXECUTOR": _SERVER,
-    "mlflow.environment_variables._MLFLOW_SERVER_BOOT_ID": _SERVER,
-    "mlflow.server.constants": _SERVER,
     "mlflow.server.fastapi_app.app": _SERVER,
-    "mlflow.server.handlers.initialize_backend_stores": _SERVER,
-    "mlflow.tracking.request_auth.registry._request_auth_provider_registry": (
-        "passwords by address: pipelines/tracking/sign_in.py"
-    ),
-    "mlflow.db.upgrade": "the database's migration: pipelines/tracking/migration.py",
     "torch._foreach_mul_": "LAMB: bert_core/training/optimization.py",
     "torch._foreach_norm": "LAMB: bert_core/training/optimization.py",
     "torch._foreach_sub_": "Muon: bert_core/training/optimization.py",
@@ -79,7 +71,7 @@ PRIVATE = {
 }
 _OF_NAMED_TUPLES = {"_asdict", "_fields", "_replace"}  # their public names
 # Without an underscore, and yet in no documentation of MLflow's.
-UNDOCUMENTED = ("mlflow.db", "mlflow.server", "mlflow.system_metrics")
+UNDOCUMENTED = ("mlflow.server", "mlflow.system_metrics")
 
 
 @cache

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from flows.services.runtime_block import BertsmithRuntime
 from pipelines.recipes.files import read_recipe
 from tests.delivery.composition import COMPOSE, read
 from tests.delivery.declared import ROOT, as_prefect_takes_them, foreign_names, is_command
@@ -48,27 +47,27 @@ def test_every_command_is_one(page: Path) -> None:
 def test_commands_are_found_wherever_they_stand() -> None:
     said = "docker compose run --rm bertsmith run demo"
     assert list(commands(said)) == [["bertsmith", "run", "demo"]]
-    said = "A=b bertsmith deploy  # or more"
-    assert list(commands(said)) == [["bertsmith", "deploy"]]
+    said = "A=b bertsmith doctor  # or more"
+    assert list(commands(said)) == [["bertsmith", "doctor"]]
     said = "exec worker sh -c '. /there; prefect version'"
     assert list(commands(said)) == [["prefect", "version"]]
     found = [words for line in lines(ROOT / "docs" / "operations.md") for words in commands(line)]
-    assert ["bertsmith", "doctor", "--platform"] in found
+    assert ["bertsmith", "doctor"] in found
     assert {words[0] for words in found} == set(PROGRAMS)
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        "bertsmith deplot",
-        "bertsmith deploy --gut https://example.org",
+        "bertsmith doctr",
+        "bertsmith doctor --hoem x",
         "bertsmith recipes lost",
         "prefect worker begin",
         "prefect worker start --pool a --no-create-pool",
         "ray start --headless",
         "ray stat",
-        "python -m pipelines.tracking.server --hots=0.0.0.0",
-        "python -m pipelines.tracking.servant",
+        "mlflow server --hots=0.0.0.0",
+        "python -m flows.services.helth",
     ],
 )  # fmt: skip
 def test_a_command_or_option_that_is_none_is_noticed(words: str) -> None:
@@ -122,17 +121,3 @@ def test_a_server_that_is_installed_by_hand_is_told_what_the_composition_tells_i
     assert len(switches) == 4  # no part reports to its makers
     assert all(f"{name}={before[name]}" in image for name in switches)
     assert not foreign_names(set(before) - {"DO_NOT_TRACK"})
-
-
-def test_a_worker_that_is_installed_by_hand_has_the_place_from_the_block() -> None:
-    typed = installation()
-    (start,) = (n for n, line in enumerate(typed) if line.startswith("prefect worker start"))
-    deploy = next(n for n, line in enumerate(typed) if line.startswith("bertsmith deploy"))
-    unset = {
-        name for line in typed[deploy:start] if line.startswith("unset ")
-        for name in line.split()[1:]
-    }  # fmt: skip
-    said = BertsmithRuntime(**dict.fromkeys(BertsmithRuntime.model_fields, "…")).variables()
-    named = set(exported(typed[:deploy])) & set(said)
-    assert "AWS_ACCESS_KEY_ID" in named
-    assert unset == named

@@ -11,12 +11,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from prefect.client.orchestration import get_client
 
-from flows.services.deployments import Source
 from tests.delivery.declared import INFRA
-from tests.delivery.taken_runs import COMMAND as EXECUTE
-from tests.delivery.taken_runs import environment, taken_run
 
 # In place of Ray's program: a node that starts, or does not, and lives until a file is there.
 NODE = """#!/bin/sh
@@ -29,27 +25,6 @@ exit 1
 STARTS = 'sleep 0.5; echo "Ray runtime started."'
 REFUSED = 'echo "the token is wrong"; exit 1'
 COMMAND = 'echo "at $RAY_ADDRESS"; exec sleep 300'
-
-# As our flows meet a stop: they save what they have and say who stopped them.
-LEARNING = """
-import time
-from pathlib import Path
-from prefect import flow
-from prefect.exceptions import TerminationSignal
-from prefect.runtime import flow_run
-from flows.stopping import cancel_if_stopped, note_stops
-
-@flow(on_crashed=[cancel_if_stopped])
-def learns(folder: str) -> None:
-    with note_stops(flow_run.id):
-        Path(folder, "begun").touch()
-        try:
-            time.sleep(300)
-        except TerminationSignal:
-            time.sleep(2)
-            Path(folder, "saved").touch()
-            raise
-"""
 
 Entered = Callable[[str], "subprocess.Popen[str]"]
 
@@ -150,33 +125,6 @@ def test_a_container_that_is_told_to_go_goes(
         assert process.wait(timeout=240) == 128 + signal.SIGTERM
     finally:
         process.kill()
-
-
-@pytest.mark.slow
-def test_a_flow_run_that_is_stopped_saves_and_is_scheduled_again(
-    first_process: list[str], prefect_api: str, tmp_path: Path
-) -> None:
-    (tmp_path / "learning.py").write_text(LEARNING)
-    run = taken_run("learning.learns", Source.installed(tmp_path), folder=str(tmp_path))
-    # As Prefect's worker sets it for our Jobs: tests/delivery/test_kubernetes_runs.py.
-    told = {"PREFECT_FLOW_RUN_EXECUTE_SIGTERM_BEHAVIOR": "reschedule"}
-    process = subprocess.Popen(
-        [*first_process, INFRA / "entrypoint.sh", *EXECUTE],
-        env={**environment(run, tmp_path), **told},
-        text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    try:
-        wait_for(tmp_path / "begun", process)
-        ask_to_stop(process)
-        said = process.communicate(timeout=120)[0]
-    finally:
-        process.kill()
-    assert process.returncode == 0, said
-    assert (tmp_path / "saved").exists(), said
-    with get_client(sync_client=True) as client:
-        state = client.read_flow_run(run).state
-    assert state is not None
-    assert state.name == "AwaitingRetry", said
 
 
 @pytest.mark.slow

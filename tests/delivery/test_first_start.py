@@ -13,7 +13,7 @@ import pytest
 from flows.services.first_start import make_credentials
 from pipelines.config.errors import UserError
 from tests.delivery.composition import COMPOSE, written
-from tests.delivery.declared import DEPLOYING, INFRA, PROMETHEUS, ROOT
+from tests.delivery.declared import DEPLOYING, INFRA, ROOT
 
 
 def test_each_reader_of_a_password_finds_it(composition: dict[str, Any], passwords: Path) -> None:
@@ -22,14 +22,14 @@ def test_each_reader_of_a_password_finds_it(composition: dict[str, Any], passwor
     first = composition["services"]["credentials"]
     where = dict(mount.split(":")[:2] for mount in first["volumes"])
     assert {Path(target).name for target in where.values()} == parts
-    texts = [COMPOSE.read_text(), PROMETHEUS.read_text()]
+    text = COMPOSE.read_text()
     for service in composition["services"].values():
         for mount in service.get("volumes", ()):
             source, target = mount.split(":")[:2]
             if service is first or source not in where:
                 continue
             part = Path(where[source]).name
-            asked = {name for text in texts for name in re.findall(rf"{target}/([\w./]+)", text)}
+            asked = set(re.findall(rf"{target}/([\w./]+)", text))
             files = {str(path.relative_to(part)) for path in made if path.parts[0] == part}
             assert asked & files, f"nobody reads {files} at {target}"
 
@@ -69,8 +69,8 @@ def test_a_folder_of_passwords_that_is_made_here_lets_nobody_else_in(tmp_path: P
 
 def test_a_volume_of_passwords_that_is_gone_is_told(tmp_path: Path) -> None:
     make_credentials(tmp_path)
-    (tmp_path / "grafana" / "password").unlink()
-    with pytest.raises(UserError, match="grafana/password is missing; put the"):
+    (tmp_path / "postgres" / "password").unlink()
+    with pytest.raises(UserError, match="postgres/password is missing; put the"):
         make_credentials(tmp_path)
 
 
@@ -82,18 +82,19 @@ def test_a_first_start_that_was_cut_short_begins_again(tmp_path: Path) -> None:
     assert (tmp_path / "postgres" / "password").read_text() != old
 
 
-@pytest.mark.parametrize("rotated", ["prometheus/password", "prometheus/ray_token"])
+@pytest.mark.parametrize("rotated", ["MLFLOW_TRACKING_PASSWORD", "AWS_SECRET_ACCESS_KEY"])
 def test_a_password_is_changed_wherever_it_stands(tmp_path: Path, rotated: str) -> None:
     make_credentials(tmp_path)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     before = {path: path.read_text() for path in files}
     runbook = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
     (script,) = re.findall(r"--entrypoint sh credentials -euc '([^']+)'", runbook)
-    script = script.replace("/credentials", str(tmp_path)).replace("prometheus/password", rotated)
+    script = script.replace("/credentials", str(tmp_path))
+    script = script.replace("MLFLOW_TRACKING_PASSWORD", rotated)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     subprocess.run(["sh", "-euc", script], env={"PATH": path}, check=True)
-    old, new = before[tmp_path / rotated], (tmp_path / rotated).read_text()
-    assert len(new) == len(old)
+    new = written(tmp_path, "clients")[rotated]
+    (old,) = re.findall(rf"^{rotated}=(.*)$", before[tmp_path / "clients/environment"], re.M)
     assert new != old
     assert {path: path.read_text() for path in files} == {
         path: text.replace(old, new) for path, text in before.items()

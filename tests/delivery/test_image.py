@@ -62,11 +62,11 @@ def test_nothing_is_installed_but_what_constraints_pin() -> None:
     installs = re.findall(r"pip install (.+)", DOCKERFILE)
     assert len(installs) == 2
     assert all("--constraint constraints.txt" in each or "--no-deps" in each for each in installs)
-    # Of Debian's packages those that the entry point and Prefect's clone of a repository call.
+    # Of Debian's packages what the entry point calls.
     (install,) = re.findall(r"apt-get install (.+)", DOCKERFILE)
     assert install in LAST_STAGE
     packages = {word for word in install.split() if word.isalpha()}
-    assert packages == {"git", "tini"}
+    assert packages == {"tini"}
     assert "exec tini" in (INFRA / "entrypoint.sh").read_text()
     check = (INFRA / "check-image.sh").read_text()
     assert all(f"inside {name} --version" in check for name in packages)

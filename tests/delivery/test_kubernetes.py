@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.tracking import migration
 from tests.delivery.declared import (
     DEPLOYING,
     ROOT,
@@ -57,8 +56,7 @@ def test_every_variable_means_something(
     job = work_pool(overlay)["job_configuration"]["job_manifest"]["spec"]["template"]
     everywhere = [*pod_templates(overlay), ("a flow run", job)]
     arguments = set(re.findall(r"\$\((\w+)\)", str([pod for _, pod in everywhere])))
-    assert arguments == {"BERTSMITH_IMAGE", "BERTSMITH_MLFLOW_HOSTS"}
-    assert arguments <= places["places"]["data"].keys()
+    assert arguments == set()  # programs read their own variables
     for name, template in everywhere:
         for each in containers(template):
             listed = each["env"] if isinstance(each.get("env"), list) else []
@@ -68,7 +66,7 @@ def test_every_variable_means_something(
                     variables |= places[source["configMapRef"]["name"]]["data"]
                 else:
                     variables |= dict.fromkeys(secrets[source["secretRef"]["name"]], "a:b")
-            assert not foreign_names(variables.keys() - arguments), name
+            assert not foreign_names(variables.keys()), name
             as_prefect_takes_them(variables)
 
 
@@ -118,7 +116,7 @@ def test_mlflow_starts_alone_on_a_database_that_was_migrated(overlay: list[Manif
     server = of_kind(overlay, "Deployment")["mlflow"]["spec"]
     assert server["strategy"] == {"type": "Recreate"}
     (first,) = server["template"]["spec"]["initContainers"]
-    assert first["args"] == ["python", "-m", migration.__name__]
+    assert "mlflow db upgrade" in first["args"][-1]
     assert {"secretRef": {"name": "bertsmith-servers"}} in first["envFrom"]
 
 
@@ -130,7 +128,7 @@ def test_late_answers_end_no_server(overlay: list[Manifest]) -> None:
         for each in containers(template)
         for probe in probes if probe in each
     ]  # fmt: skip
-    assert len(asked) >= 12
+    assert len(asked) >= 10
     for name, probe in asked:
         assert probe.get("timeoutSeconds", 1) >= 5, name
     for name in ("prefect", "mlflow"):  # what a migration of the database takes
@@ -147,7 +145,7 @@ def test_policies_and_budgets_choose_pods_that_are_there(overlay: list[Manifest]
         for kind in ("NetworkPolicy", "PodDisruptionBudget")
         for each in of_kind(overlay, kind).values()
     ]
-    assert len(chosen) == 7
+    assert len(chosen) == 5
     for kind, selector in chosen:
         assert not selector or any(chooses(selector, each) for each in labels), f"{kind} {selector}"
 
@@ -192,7 +190,7 @@ def test_commands_of_the_runbooks_name_what_is_there(overlay: list[Manifest]) ->
         if words[1] == "namespace" or words[0] == "apply":
             continue
         assert words[0] == "--namespace", words
-        assert words[1] in {*of_kind(overlay, "Namespace"), "monitoring"}, words
+        assert words[1] in of_kind(overlay, "Namespace"), words
         seen.add(words[2])
         if words[2:5] == ["delete", "pod", "--selector"]:
             assert words[5] == f"ray.io/cluster={name}"  # KubeRay's label of all pods of a cluster

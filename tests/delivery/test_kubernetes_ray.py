@@ -102,6 +102,8 @@ def test_the_run_is_a_command_on_that_cluster(overlay: list[Manifest]) -> None:
     (cluster,) = of_kind(overlay, "RayCluster")
     assert job["spec"]["clusterSelector"] == {"ray.io/cluster": cluster}
     assert job["metadata"]["namespace"] in of_kind(overlay, "Namespace")
+    # With it KubeRay 1.5 deletes the cluster that it selects, and 1.6 refuses the manifest.
+    assert "backoffLimit" not in job["spec"]
     # KubeRay refuses it for a job whose cluster stays.
     assert job["spec"].get("shutdownAfterJobFinishes") or (
         "ttlSecondsAfterFinished" not in job["spec"]

@@ -5,7 +5,6 @@ from uuid import uuid4
 
 import pytest
 
-from flows.services.platform import read_platform
 from tests.delivery.declared import is_command
 from tests.delivery.overlays import VERSIONS, Manifest, containers, of_kind, work_pool
 
@@ -25,17 +24,18 @@ def test_a_flow_run_brings_the_token_of_the_operator(
     assert "RAY_AUTH_TOKEN" not in secrets["bertsmith-clients"] | drivers.keys()
 
 
-def test_every_work_pool_has_a_worker(overlay: list[Manifest]) -> None:
-    workers = of_kind(overlay, "Deployment")["worker"]["spec"]["template"]["spec"]["containers"]
-    served = [each["args"][each["args"].index("--pool") + 1] for each in workers]
-    assert served == [pool.name for pool in read_platform().work_pools]
-    for each in workers:
-        # A pool is the preparation's to make: a worker's own would have Prefect's template.
-        assert "--no-create-pool-if-not-found" in each["args"]
-        assert each["args"][each["args"].index("--type") + 1] == "kubernetes"
-        (port,) = each["ports"]
-        assert each["env"][0]["value"] == str(port["containerPort"])
-        assert each["livenessProbe"]["httpGet"]["port"] == port["name"]
+def test_the_worker_s_pool_is_the_one_that_is_made(overlay: list[Manifest]) -> None:
+    (worker,) = containers(of_kind(overlay, "Deployment")["worker"]["spec"]["template"])
+    (made,) = of_kind(overlay, "Job").values()
+    (preparation,) = made["spec"]["template"]["spec"]["containers"]
+    assert "work-pool create bertsmith --type kubernetes" in preparation["args"][-1]
+    assert worker["args"][worker["args"].index("--pool") + 1] == "bertsmith"
+    # A pool of the worker's own would have Prefect's template.
+    assert "--no-create-pool-if-not-found" in worker["args"]
+    assert worker["args"][worker["args"].index("--type") + 1] == "kubernetes"
+    (port,) = worker["ports"]
+    assert worker["env"][0]["value"] == str(port["containerPort"])
+    assert worker["livenessProbe"]["httpGet"]["port"] == port["name"]
 
 
 def test_workers_watch_where_their_role_lets_them_and_hide_the_password(

@@ -100,14 +100,9 @@ def test_commands_answer_in_an_empty_folder(installed: Path, tmp_path: Path) -> 
 
 
 def test_the_deployments_come_along(installed: Path, tmp_path: Path) -> None:
-    said = run(
-        [installed / "python", "-c",
-         "from flows.services.deployments import declared_file as f; print(f('prefect.yaml'))"],
-        tmp_path,
-    )  # fmt: skip
-    file = Path(said.strip())
-    assert file.is_relative_to(installed.parent)
-    assert file.read_text() == (ROOT / "infra" / "prefect.yaml").read_text()
+    for name in ("prefect.yaml", "automations.yaml"):
+        file = installed.parent / "share" / "bertsmith" / name
+        assert file.read_text() == (ROOT / "infra" / name).read_text()
 
 
 def test_raw_text_becomes_registered_models_in_an_empty_folder(

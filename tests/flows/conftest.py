@@ -7,19 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 from flows.reporting.report import RunReport
-from flows.services.credentials import MLFLOW_SERVER, PREFECT_SERVER, Services
-from flows.services.processes import MARK_VARIABLE
-from tests.flows.chat_room import webhook
+from flows.services.home_servers import MLFLOW_SERVER, PREFECT_SERVER, HomeServers, Service
 from tests.flows.published_folders import saved
-
-__all__ = ["webhook"]
 
 _CREDENTIALS = (
     "PREFECT_API_AUTH_STRING", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD",
-    "BERTSMITH_MLFLOW_LOGIN",
+    "MLFLOW_TRACKING_AUTH", "BERTSMITH_MLFLOW_LOGIN",
 )  # fmt: skip
 
 
@@ -68,17 +65,18 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def both_servers() -> Iterator[Services]:
+def both_servers() -> Iterator[HomeServers]:
     """The record of two processes that stand in for the servers of `bertsmith up`."""
-    mark = f"a stand-in of {os.getpid()}"
     living = {
         name: subprocess.Popen(
-            [sys.executable, "-c", "input()"], stdin=subprocess.PIPE,
-            env={**os.environ, MARK_VARIABLE: f"{mark}:{name}"},
+            [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True
         )
         for name in (PREFECT_SERVER, MLFLOW_SERVER)
-    }  # fmt: skip
-    pids = {name: process.pid for name, process in living.items()}
-    yield Services("http://127.0.0.1:4999", "http://127.0.0.1:5999", mark, pids)
+    }
+    services = {
+        name: Service(process.pid, psutil.Process(process.pid).create_time())
+        for name, process in living.items()
+    }
+    yield HomeServers("http://127.0.0.1:4999", "http://127.0.0.1:5999", services)
     for process in living.values():
         process.communicate()

@@ -14,10 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.services.credentials import (
-    Services,
-    read_record,
-)
+from flows.services.home_servers import CREDENTIALS_NAME, HomeServers, read_record
 
 BERTSMITH = [sys.executable, "-c", "from flows.cli import main; main()"]
 CHECKOUT = Path(__file__).parents[2]
@@ -56,14 +53,16 @@ class Person:
         return self.call([*BERTSMITH, "down", "--home", str(self.home)])
 
     def shell(self, line: str) -> str:
-        """A new shell that first reads `bertsmith env`, as `up` says."""
-        env = shlex.join([*BERTSMITH, "env", "--home", str(self.home)])
-        return self.call(["bash", "-c", f'set -e; eval "$({env})"; {line}'])
+        """A new shell with the variables that `up` prints."""
+        password_file = shlex.quote(str(self.home / CREDENTIALS_NAME))
+        api = f"http://127.0.0.1:{self.prefect_port}/api"
+        exported = f'PREFECT_API_URL={api} PREFECT_API_AUTH_STRING="$(cat {password_file})"'
+        return self.call(["bash", "-c", f"set -e; export {exported}; {line}"])
 
     def python(self, code: str) -> Any:
         """What a client of both servers finds out: the JSON that `code` prints."""
         prologue = (
-            "import json\n"
+            f"import json, os\nos.environ['A_HOME'] = {str(self.home)!r}\n"
             "from prefect.client.orchestration import get_client\n"
             "client = get_client(sync_client=True).__enter__()\n"
             "demo = client.read_deployment_by_name('end-to-end/demo')\n"
@@ -77,15 +76,15 @@ class Person:
             shlex.join([*prefect, "--param", f"recipe={json.dumps(recipe)}", *options])
         )
 
-    def record(self) -> Services:
-        services = read_record(self.home)
-        assert services is not None
-        return services
+    def record(self) -> HomeServers:
+        servers = read_record(self.home)
+        assert servers is not None
+        return servers
 
     def kill(self, name: str) -> None:
-        services = self.record()
-        os.kill(services.pids[name], signal.SIGKILL)
-        wait_until(lambda: not services.is_running(name))
+        servers = self.record()
+        os.kill(servers.services[name].pid, signal.SIGKILL)
+        wait_until(lambda: not servers.is_running(name))
 
 
 def wait_until(is_so: Callable[[], bool], seconds: float = 240) -> None:
@@ -97,7 +96,7 @@ def wait_until(is_so: Callable[[], bool], seconds: float = 240) -> None:
 
 STATES = """
 from mlflow import MlflowClient
-mlflow = MlflowClient()
+mlflow = MlflowClient(f"sqlite:///{os.environ['A_HOME']}/mlflow.db")
 experiments = [experiment.experiment_id for experiment in mlflow.search_experiments()]
 runs = client.read_flow_runs(limit=10)
 print(json.dumps({

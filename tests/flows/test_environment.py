@@ -11,14 +11,8 @@ import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows import environment
-from flows.services.credentials import (
-    MLFLOW_SERVER,
-    PREFECT_SERVER,
-    Services,
-    read_services,
-    write_record,
-)
 from flows.services.health import answers, free_port
+from flows.services.home_servers import HomeServers, make_login, write_record
 from pipelines.config.errors import UserError
 from pipelines.config.runtime import RuntimeSettings
 
@@ -77,39 +71,82 @@ def test_a_home_that_is_a_file_gets_a_sentence(tmp_path: Path) -> None:
             RuntimeSettings(home=str(home)).store_url()
 
 
-def test_prefect_writes_into_the_home_where_nothing_is_configured(
-    nothing_configured: Path,
+ASKS = """
+import os, sys
+from pathlib import Path
+from flows import environment
+from flows.cli.app import _tell
+from pipelines.config.errors import UserError
+environment.LocalApi.start = lambda home: environment.LocalApi(
+    "http://127.0.0.1:1/api", environment.make_login(home), None, home, None)
+try:
+    environment.prepare_flows(Path(os.environ["BERTSMITH_HOME"]))
+except UserError as error:
+    sys.exit(str(error))
+from prefect.settings import get_current_settings
+settings = get_current_settings()
+print(settings.api.url, settings.home, settings.api.key)
+"""
+
+
+def asked(folder: Path, **variables: str) -> tuple[str, str]:
+    """Which API a command uses that is typed in `folder`, and what it says on standard error."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "MLFLOW_"))}
+    home = {"HOME": str(folder), "BERTSMITH_HOME": str(folder / "home")}
+    ran = subprocess.run(
+        [sys.executable, "-c", ASKS], env=kept | home | variables, cwd=folder,
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    return ran.stdout.strip(), ran.stderr
+
+
+def test_without_any_settings_an_api_of_the_home_is_used(tmp_path: Path) -> None:
+    said, _ = asked(tmp_path, PREFECT_API_KEY="of the cloud")
+    assert said == f"http://127.0.0.1:1/api {tmp_path / 'home' / 'prefect'} None"
+    assert not (tmp_path / ".prefect").exists()
+
+
+PROFILE = 'active = "work"\n[profiles.work]\nPREFECT_API_URL = "http://prefect.example/api"\n'
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        (".prefect/profiles.toml", PROFILE),
+        ("prefect.toml", '[api]\nurl = "http://prefect.example/api"\n'),
+        ("pyproject.toml", '[tool.prefect.api]\nurl = "http://prefect.example/api"\n'),
+        (".env", "PREFECT_API_URL=http://prefect.example/api\n"),
+    ],
+)
+def test_a_server_that_prefects_settings_name_is_used_and_named(
+    file: str, text: str, tmp_path: Path
 ) -> None:
-    environment.set_defaults(nothing_configured / "home")
-    assert os.environ["PREFECT_HOME"] == str(nothing_configured / "home" / "prefect")
-    assert "PREFECT_API_URL" not in os.environ
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text(text)
+    said, told = asked(tmp_path)
+    assert said.split()[0] == "http://prefect.example/api"
+    assert "recorded at http://prefect.example/api, which Prefect's settings name" in told
 
 
-def test_a_persons_prefect_profile_is_left_alone(nothing_configured: Path) -> None:
-    folder = nothing_configured / ".prefect"
-    folder.mkdir()
-    (folder / "profiles.toml").write_text(
-        'active = "work"\n[profiles.work]\nPREFECT_API_URL = "http://prefect.example/api"\n'
-    )
-    environment.set_defaults(nothing_configured / "home")
-    assert "PREFECT_HOME" not in os.environ
+def test_damaged_settings_of_prefect_get_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / ".prefect").mkdir()
+    (tmp_path / ".prefect" / "profiles.toml").write_text("active = \n")
+    said, told = asked(tmp_path)
+    assert said == ""
+    assert told.splitlines()[-1].startswith("Prefect's settings cannot be read: ")
+    assert "profiles.toml" in told.splitlines()[-1]
 
 
-def test_commands_use_the_services_that_run_for_their_home(
-    nothing_configured: Path, both_servers: Services
+def test_commands_use_the_servers_that_run_for_their_home(
+    nothing_configured: Path, both_servers: HomeServers
 ) -> None:
     home = nothing_configured / "home"
-    home.mkdir()
+    make_login(home)
     write_record(home, both_servers)
-    environment.set_defaults(home)
-    assert os.environ["PREFECT_API_URL"] == "http://127.0.0.1:4999/api"
+    assert environment.set_defaults(home) == both_servers
     assert os.environ["MLFLOW_TRACKING_URI"] == "http://127.0.0.1:5999"
-
-
-def test_a_process_id_that_belongs_to_someone_else_by_now_does_not_count(tmp_path: Path) -> None:
-    pids = dict.fromkeys((PREFECT_SERVER, MLFLOW_SERVER), os.getpid())
-    write_record(tmp_path, Services("http://127.0.0.1:1", "http://127.0.0.1:2", "mark", pids))
-    assert read_services(tmp_path) is None
+    said, _ = asked(nothing_configured)
+    assert said.split()[0] == "http://127.0.0.1:4999/api"
 
 
 def test_servers_of_this_machine_are_asked_without_the_proxy(
@@ -157,11 +194,10 @@ def test_flows_are_not_begun_where_the_prefect_server_is_away(
 ) -> None:
     url = f"http://127.0.0.1:{free_port()}/api"
     monkeypatch.setenv("PREFECT_API_URL", url)
-    wait_for_api = environment.prepare_flows(nothing_configured / "home")
     # Prefect read its settings before the variable was set.
     there = temporary_settings({PREFECT_API_URL: url})
     with there, pytest.raises(UserError, match=rf"^Prefect: {url} does not answer \(.*; start the"):
-        wait_for_api()
+        environment.prepare_flows(nothing_configured / "home")()
 
 
 _STARTS_AN_API = """

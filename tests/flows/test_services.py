@@ -1,4 +1,4 @@
-"""`bertsmith up` and `bertsmith down`: they start and stop exactly their own processes."""
+"""`bertsmith up`, `down` and `doctor`: they start and stop exactly their own processes."""
 
 import os
 import signal
@@ -11,68 +11,51 @@ from pathlib import Path
 
 import psutil
 import pytest
-import yaml
 
 from flows.cli.app import MISTAKE, run
-from flows.services import deployments, lifecycle, processes
-from flows.services.credentials import (
+from flows.services import lifecycle
+from flows.services.doctor import check_store, check_tracker
+from flows.services.health import free_port, is_free
+from flows.services.home_servers import (
+    FLOWS,
     PREFECT_SERVER,
-    WORKER,
-    Services,
+    HomeServers,
+    Service,
     read_record,
+    running_servers,
     write_record,
 )
-from flows.services.doctor import check_servers
-from flows.services.doctor_servers import check_store, check_tracker
-from flows.services.health import free_port, is_free
-from flows.services.processes import marked_processes
 from pipelines.config.errors import UserError
+from pipelines.config.runtime import RuntimeSettings
 
-FLOWS = {
-    "corpus", "vocabulary", "examples", "pretrain", "dataset", "finetune", "evaluate", "promote",
-    "rollback", "batch-prediction",
-}  # fmt: skip
-
-
-MARK = f"a mark of the tests {os.getpid()}"  # other tests may run beside these
-
+pytestmark = pytest.mark.filterwarnings("ignore:subprocess:ResourceWarning")  # it outlives `up`
 
 NO_HOME = Path("/proc/bertsmith")  # not even root can make it
+# A service that started another process in a group of its own, as a flow run starts Ray.
+PARENT = (
+    "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', "
+    "'import time; time.sleep(600)'], process_group=0); print('ready', flush=True); time.sleep(600)"
+)
 
 
-def sleeper(log: Path, name: str = "sleeper") -> int:
-    """The id of a marked process with a child, each in a session of its own: a worker, its run."""
-    code = (
-        "import subprocess, sys, time; "
-        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], "
-        "start_new_session=True); "
-        "print('ready', flush=True); time.sleep(600)"
-    )
-    pid = processes.start(name, [sys.executable, "-c", code], os.environ, MARK, log)
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    """A service with one child."""
+    log = tmp_path / "log"
+    started = lifecycle._start(["timeit", "-n1", "-r1", PARENT], os.environ, log, tmp_path)
     deadline = time.monotonic() + 240
     while "ready" not in log.read_text() and time.monotonic() < deadline:
         time.sleep(0.05)
-    return pid
+    yield started
+    for process in started.processes():
+        process.kill()
 
 
-def test_a_service_of_a_command_in_the_background_can_be_interrupted(tmp_path: Path) -> None:
-    code = (
-        "import os, signal, sys; from flows.services.processes import start; "
-        "signal.signal(signal.SIGINT, signal.SIG_IGN); "
-        "asked = 'import signal; print(signal.getsignal(signal.SIGINT) != signal.SIG_IGN)'; "
-        f"pid = start('one', [sys.executable, '-c', asked], os.environ, '{MARK}', "
-        "__import__('pathlib').Path(sys.argv[1])); os.waitpid(pid, 0)"
-    )
-    log = tmp_path / "log"
-    subprocess.run([sys.executable, "-c", code, str(log)], check=True, timeout=240)
-    assert log.read_text().strip() == "True"
-
-
-@pytest.fixture(autouse=True)
-def nothing_left() -> Iterator[None]:
-    """Whatever a test does, its sleepers end."""
-    yield
-    processes.stop(MARK)
+def recorded(home: Path, name: str, service: Service) -> HomeServers:
+    home.mkdir(exist_ok=True)
+    servers = HomeServers("http://127.0.0.1:1", "http://127.0.0.1:2", {name: service})
+    write_record(home, servers)
+    return servers
 
 
 def test_a_port_that_someone_listens_on_is_not_free() -> None:
@@ -95,115 +78,66 @@ def test_up_names_the_port_that_is_taken(
     assert read_record(own_home) is None
 
 
-def test_stopping_ends_a_process_and_what_it_started(tmp_path: Path) -> None:
-    pid = sleeper(tmp_path / "log")
-    (child,) = psutil.Process(pid).children()
-    processes.stop(MARK)
-    assert not processes.is_running(pid, MARK, "sleeper")
+def test_down_stops_what_was_recorded_with_all_that_it_started(
+    own_home: Path, service: Service
+) -> None:
+    servers = recorded(own_home, FLOWS, service)
+    (child,) = psutil.Process(service.pid).children()
+    assert servers.is_running(FLOWS)
+    assert lifecycle.stop_services(own_home) == [FLOWS]
+    assert service.processes() == []
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
-
-
-def test_what_a_killed_process_started_is_found_by_its_mark(tmp_path: Path) -> None:
-    pid = sleeper(tmp_path / "log")
-    (orphan,) = psutil.Process(pid).children()
-    os.kill(pid, signal.SIGKILL)
-    while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-        time.sleep(0.01)
-    assert not processes.is_running(pid, MARK, "sleeper")  # a zombie: nobody has waited for it
-    os.waitpid(pid, 0)
-    assert [process.pid for process in marked_processes(MARK)] == [orphan.pid]
-    processes.stop(MARK)
-    assert not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE
-
-
-def test_stopping_one_service_leaves_the_others_and_strangers_alone(tmp_path: Path) -> None:
-    worker, server = sleeper(tmp_path / "a", "worker"), sleeper(tmp_path / "b", "server")
-    stranger = processes.start(
-        "worker",
-        [sys.executable, "-c", "import time; time.sleep(600)"],
-        os.environ,
-        "another mark",
-        tmp_path / "c",
-    )
-    processes.stop(MARK, "worker")
-    assert not processes.is_running(worker, MARK, "worker")
-    assert processes.is_running(server, MARK, "server")
-    assert processes.is_running(stranger, "another mark", "worker")
-    assert not processes.is_running(stranger, MARK, "worker")  # as if it had the id of ours
-    processes.stop("another mark")
-    assert not processes.is_running(stranger, "another mark", "worker")
-
-
-def test_down_stops_what_was_written_down_and_forgets_it(own_home: Path, tmp_path: Path) -> None:
-    pids = {WORKER: sleeper(tmp_path / "log", WORKER)}
-    own_home.mkdir()
-    services = Services("http://127.0.0.1:1", "http://127.0.0.1:2", MARK, pids)
-    write_record(own_home, services)
-    assert lifecycle.stop_services(own_home, print) == [WORKER]
-    assert not services.is_running(WORKER)
     assert read_record(own_home) is None
-    assert lifecycle.stop_services(own_home, print) == []
+    assert lifecycle.stop_services(own_home) == []
+
+
+def test_down_finds_what_a_killed_service_left(own_home: Path, service: Service) -> None:
+    recorded(own_home, FLOWS, service)
+    (orphan,) = psutil.Process(service.pid).children()
+    os.kill(service.pid, signal.SIGKILL)
+    os.waitpid(service.pid, 0)
+    assert not service.is_running()
+    assert [process.pid for process in service.processes()] == [orphan.pid]
+    assert lifecycle.stop_services(own_home) == [FLOWS]
+    assert service.processes() == []
+
+
+def test_a_process_with_the_recorded_number_that_started_later_is_left_alone(
+    own_home: Path, service: Service
+) -> None:
+    stranger = Service(service.pid, service.started - 100)
+    servers = recorded(own_home, PREFECT_SERVER, stranger)
+    assert not servers.is_running(PREFECT_SERVER)
+    assert running_servers(own_home) is None
+    assert lifecycle.stop_services(own_home) == []
+    assert service.is_running()
+
+
+def test_a_service_of_a_command_in_the_background_can_be_interrupted(tmp_path: Path) -> None:
+    code = (
+        "import os, pathlib, signal, sys; from flows.services.lifecycle import _start; "
+        "signal.signal(signal.SIGINT, signal.SIG_IGN); log = pathlib.Path(sys.argv[1]); "
+        "ask = 'import signal; print(signal.getsignal(signal.SIGINT) != signal.SIG_IGN)'; "
+        "service = _start(['timeit', '-n1', '-r1', ask], os.environ, log, log.parent); "
+        "os.waitpid(service.pid, 0)"
+    )
+    log = tmp_path / "log"
+    subprocess.run([sys.executable, "-c", code, str(log)], check=True, timeout=240)
+    assert log.read_text().startswith("True")
 
 
 def test_a_record_of_another_version_gets_a_sentence(own_home: Path) -> None:
     own_home.mkdir()
-    for text in ('{"prefect_url": "x", "processes": [{"name": "a", "pid": 1}]}', "half a rec"):
+    for text in ('{"prefect_url": "x", "mark": "y", "pids": {"worker": 1}}', "half a rec"):
         (own_home / "services.json").write_text(text)
         with pytest.raises(UserError, match=r"was not written by `bertsmith up` of this version"):
             read_record(own_home)
 
 
-def test_doctor_names_what_ended_and_the_cure(own_home: Path, tmp_path: Path) -> None:
-    own_home.mkdir()
-    pids = {name: sleeper(tmp_path / name, name) for name in (PREFECT_SERVER, WORKER)}
-    write_record(own_home, Services("http://127.0.0.1:1", "http://127.0.0.1:2", MARK, pids))
-    found = check_servers(own_home, 4200, 5000)
-    assert found.finding == "started, but no longer running: MLflow server"
-    assert found.advice == "start them again: bertsmith up"
-
-
-def test_env_wants_servers_that_run(own_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["env"]) == MISTAKE
-    captured = capsys.readouterr()
-    assert "are not running" in captured.err
-    assert captured.out == ""
-
-
-def test_every_flow_is_deployed_and_the_nightly_schedule_is_paused() -> None:
-    declared = yaml.safe_load(deployments.declared_file("prefect.yaml").read_text())["deployments"]
-    by_name = {deployment["name"]: deployment for deployment in declared}
-    assert set(by_name) == FLOWS | {"demo"}
-    demo = by_name["demo"]
-    assert "concurrency_limit" not in demo  # a run of it may wait for an approval
-    assert [schedule["active"] for schedule in demo["schedules"]] == [False]
-
-
-def test_up_wants_two_ports(own_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_up_needs_two_ports(own_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["up", "--prefect-port", "5000"]) == MISTAKE
     assert "both servers were given port 5000" in capsys.readouterr().err
     assert not own_home.exists()
-
-
-@pytest.mark.parametrize("name", ["flows", "pipelines", "bert_core"])
-def test_up_is_refused_in_a_folder_with_a_package_of_that_name(
-    name: str, own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    (tmp_path / name).mkdir()
-    (tmp_path / name / "__init__.py").touch()
-    monkeypatch.chdir(tmp_path)
-    # Two equal ports: whatever is checked, nothing starts.
-    assert run(["up", "--prefect-port", "5000"]) == MISTAKE
-    said = capsys.readouterr().err
-    assert f"bertsmith: {tmp_path} has a package {name} of its own" in said
-    assert len(said.splitlines()) == 1
-    assert not own_home.exists()
-
-
-@pytest.mark.parametrize("port", ["99999", "-1"])
-def test_doctor_refuses_what_is_no_port(port: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["doctor", "--prefect-port", port]) == MISTAKE
-    assert "Invalid value for '--prefect-port'" in capsys.readouterr().err
 
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc, where none may write")
@@ -218,17 +152,19 @@ def test_a_home_that_cannot_be_made_gets_a_sentence(
     assert "cannot be made" in capsys.readouterr().err
 
 
-@on_linux
-def test_doctor_goes_on_where_the_home_cannot_be_made(
+def test_doctor_names_a_tracker_that_is_away_and_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("BERTSMITH_HOME", str(NO_HOME))
-    check = check_tracker()
-    assert check.state == "fail"
-    assert "cannot be made" in check.finding
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    check = check_tracker(RuntimeSettings())
+    assert not check.is_good
+    assert "http://127.0.0.1:9 does not answer" in check.result
+    assert check.remedy == "correct MLFLOW_TRACKING_URI, or unset it"
 
 
 def test_doctor_shows_no_secret_of_the_store() -> None:
-    check = check_store("memory://ann:hidden-word@bucket/store?token=hidden-word")
-    assert "memory://bucket/store" in check.finding
-    assert "hidden-word" not in check.finding
+    check = check_store(
+        RuntimeSettings(store="memory://ann:hidden-word@bucket/x?token=hidden-word")
+    )
+    assert "memory://bucket/x" in check.result
+    assert "hidden-word" not in f"{check}"

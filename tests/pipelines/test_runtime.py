@@ -6,8 +6,8 @@ import pytest
 
 from pipelines.config.errors import UserError
 from pipelines.config.runtime import RuntimeSettings
-from pipelines.recipes.connections import open_tracker
-from pipelines.tracking.sign_in import database_file
+from pipelines.recipes.connections import check_tracker, open_tracker
+from pipelines.tracking.address import database_file
 
 
 def test_a_tilde_is_the_persons_own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -79,3 +79,10 @@ def test_a_named_database_has_its_files_beside_it_and_not_where_a_command_runs(
     tracker.client().log_text(run, "a line", "file.txt")
     assert [*(beside / "mlartifacts").rglob("file.txt")]
     assert not [*elsewhere.iterdir()]
+
+
+def test_a_password_in_the_address_of_a_server_is_refused_and_not_shown() -> None:
+    runtime = RuntimeSettings(tracking_uri="https://ann:hidden-word@mlflow.example")
+    with pytest.raises(UserError, match="MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING") as refused:
+        check_tracker(runtime)
+    assert "hidden-word" not in str(refused.value)

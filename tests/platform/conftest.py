@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from benchmarks.alternating import ROOT
 from benchmarks.raylets import raylets
-from benchmarks.stack.runs import bertsmith
+from benchmarks.stack.runs import call
 from benchmarks.stack.whole import missing_servers, started_stack
 from tests.integration.busy_stores import busy_store
 from tests.platform.whole import NODES, Platform
@@ -31,6 +32,8 @@ def platform() -> Iterator[Platform]:
         through = {**stack.store.environment(busy.url), **token}
         with raylets(**through) as cluster:
             cluster.join_all(*NODES)
-            bertsmith(stack, "deploy")
-            stack.start_worker("worker", "bertsmith-training", **{**through, **cluster.driver_env})
+            call(stack, "prefect", "work-pool", "create", "bertsmith", "--type", "process")
+            file = ROOT / "infra" / "prefect.yaml"
+            call(stack, "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(file))
+            stack.start_worker("worker", "bertsmith", **{**through, **cluster.driver_env})
             yield Platform(stack, cluster, busy)

@@ -66,8 +66,8 @@ def test_a_run_that_meets_every_failure_makes_what_an_undisturbed_one_makes(
     assert not [key for key in stack.store.keys_below("disturbed/") if "/.work-" in key]
 
     for name, value in {
-        "MLFLOW_TRACKING_USERNAME": stack.credentials.user,
-        "MLFLOW_TRACKING_PASSWORD": stack.credentials.password,
+        "MLFLOW_TRACKING_USERNAME": stack.login.user,
+        "MLFLOW_TRACKING_PASSWORD": stack.login.password,
     }.items():
         monkeypatch.setenv(name, value)
     encoder = expected["encoder"].fingerprint

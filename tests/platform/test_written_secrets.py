@@ -13,7 +13,7 @@ pytestmark = pytest.mark.platform
 def test_no_secret_stands_in_arguments_or_logs(platform: Platform) -> None:
     stack = platform.stack
     secrets = (
-        stack.credentials.password,
+        stack.login.password,
         stack.postgres.password,
         stack.store.secret_key,
         platform.cluster.driver_env["RAY_AUTH_TOKEN"],

@@ -4,9 +4,8 @@ import shlex
 import shutil
 import socket
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -15,78 +14,52 @@ from flows.cli.registry import Home, Store, asked_model, model_address, runtime_
 from flows.environment import home_folder, set_defaults
 from pipelines.config.errors import UserError
 
-if TYPE_CHECKING:  # importing it would slow down help
-    from flows.services.doctor import Check
-
 PrefectPort = Annotated[int, typer.Option(min=1, max=65535, help="Port of the Prefect server.")]
 MlflowPort = Annotated[int, typer.Option(min=1, max=65535, help="Port of the MLflow server.")]
-Platform = Annotated[
-    bool, typer.Option("--platform", help="Also check the team's servers, as deployments use them.")
-]
 
 
 def up(home: Home = None, prefect_port: PrefectPort = 4200, mlflow_port: MlflowPort = 5000) -> None:
-    """Start Prefect, MLflow and a worker on this machine.
+    """Start Prefect's and MLflow's servers, and serve the flows, on this machine.
 
-    The flows are deployed, too. The servers listen on 127.0.0.1 only, ask for the home's
-    credentials, and run until `bertsmith down`. What runs already is left alone; what ended is
-    started again.
+    The servers listen on 127.0.0.1 only, ask for the home's password, and run until `bertsmith
+    down`. What runs already is left alone; what ended is started again. Relative paths of runs
+    start from the folder in which the flows were started.
 
     Example: bertsmith up --prefect-port 4300 --mlflow-port 5300
     """
     folder = home_folder(home)
     set_defaults(folder)
-    from flows.services.credentials import CREDENTIALS_NAME
+    from flows.services.home_servers import CREDENTIALS_NAME
     from flows.services.lifecycle import start_services
 
-    services = start_services(folder, prefect_port=prefect_port, mlflow_port=mlflow_port, say=print)
+    servers = start_services(folder, prefect_port=prefect_port, mlflow_port=mlflow_port, say=say)
+    password_file = shlex.quote(str(folder / CREDENTIALS_NAME))
     print(
-        f"\n  Prefect   {services.prefect_url}   flows, runs, deployments"
-        f"\n  MLflow    {services.mlflow_url}/#/models   models and training runs"
-        f"\n  sign in   cat {shlex.quote(str(folder / CREDENTIALS_NAME))}"
+        f"\n  Prefect   {servers.prefect_url}   flows, runs, schedules"
+        f"\n  MLflow    {servers.mlflow_url}/#/models   models and training runs"
+        f"\n  sign in   cat {password_file}"
         "   name:password for both; Prefect asks for the whole line"
         f"\n  logs      {folder / 'logs'}"
-        "\n\nTrigger the whole chain from the page or from any shell:"
-        f'\n\n  eval "$({_program("bertsmith")} env --home {shlex.quote(str(folder))})"'
+        "\n\nStart the whole chain from Prefect's page, or from a shell:"
+        f"\n\n  export PREFECT_API_URL={servers.prefect_api_url}"
+        f' PREFECT_API_AUTH_STRING="$(cat {password_file})"'
         f"\n  {_program('prefect')} deployment run 'end-to-end/demo' --watch"
         "\n\n`bertsmith` commands for this home use both servers from now on; "
         "`bertsmith down` stops them."
     )
 
 
-def env(home: Home = None) -> None:
-    """Print the variables that point a shell at these servers.
-
-    They include the password, so the output is for a shell to read, not for a screen.
-
-    Example: eval "$(bertsmith env)"
-    """
-    from flows.services.credentials import make_credentials, read_services, shell_variables
-
-    folder = home_folder(home)
-    services = read_services(folder)
-    if services is None:
-        raise UserError(f"the servers of {folder} are not running; start them with `bertsmith up`")
-    if sys.stdout.isatty():
-        raise UserError(
-            "`bertsmith env` prints a password and does not do so on a screen; type: "
-            'eval "$(bertsmith env)"'
-        )
-    for name, value in shell_variables(folder, services, make_credentials(folder)).items():
-        print(f"export {name}={shlex.quote(value)}")
-
-
 def down(home: Home = None) -> None:
     """Stop what `bertsmith up` started.
 
-    Flow runs of its worker are cancelled first; run again, they resume.
+    Runs that its page or a schedule started are cancelled first; run again, they resume.
 
     Example: bertsmith down
     """
     from flows.services.lifecycle import stop_services
 
     folder = home_folder(home)
-    stopped = stop_services(folder, say=print)
+    stopped = stop_services(folder)
     if not stopped:
         print(f"Nothing is running for {folder}.")
     for name in stopped:
@@ -96,71 +69,31 @@ def down(home: Home = None) -> None:
 def _program(name: str) -> str:
     """How a shell in any folder calls a program of this environment."""
     here = Path(sys.executable).parent / name
-    found = shutil.which(name)
-    if found is not None and (not here.exists() or Path(found).resolve() == here.resolve()):
+    on_path = shutil.which(name)
+    if on_path is not None and (not here.exists() or Path(on_path).resolve() == here.resolve()):
         return name
     return shlex.quote(str(here))
 
 
-def doctor(
-    home: Home = None,
-    store: Store = None,
-    prefect_port: PrefectPort = 4200,
-    mlflow_port: MlflowPort = 5000,
-    platform: Platform = False,
-) -> None:
-    """Check the installation and say what to fix.
+def doctor(home: Home = None, store: Store = None) -> None:
+    """Check the installation and what it uses, and say what to do.
 
-    Machine, ports, store and tracker. With --platform also what deployments need: the Prefect
-    server of PREFECT_API_URL, work pools with live workers, secrets, and store, tracker and cluster
-    as the server's block names them. Exit code 1 if something has to be fixed first.
+    Python and its packages, the store, the tracker, the Prefect API and Ray, as runs of this shell
+    use them. Exit code 1 if something has to be put right first.
 
-    Example: bertsmith doctor --platform
+    Example: bertsmith doctor --store s3://bucket/prefix
     """
-    folder = home_folder(home)
-    set_defaults(folder)
+    runtime = runtime_of(home, store)
+    from flows.services.doctor import checks
+
     failed = False
-    for result in _results(folder, store, prefect_port, mlflow_port, platform):
-        failed = failed or result.state == "fail"
-        print(f"{result.state:<5} {result.name:<10} {result.finding}", flush=True)
-        if result.advice:
-            print(f"{'':<16} -> {result.advice}")
+    for check in checks(runtime, home_folder(home)):
+        failed = failed or not check.is_good
+        print(f"{'ok' if check.is_good else 'fail':<5} {check.name:<8} {check.result}", flush=True)
+        if check.remedy:
+            print(f"{'':<14} -> {check.remedy}")
     if failed:
         raise typer.Exit(code=1)
-
-
-def _results(
-    home: Path, store: str | None, prefect_port: int, mlflow_port: int, platform: bool
-) -> Iterator["Check"]:
-    """Quick checks first."""
-    from flows.services import doctor, doctor_servers
-
-    if platform:
-        yield from _platform_results()
-    store_url = runtime_of(home, store).store_url()
-    yield doctor.check_python()
-    yield doctor.check_packages()
-    yield doctor.check_processor()
-    yield doctor.check_memory()
-    yield doctor.check_disk(home)
-    yield doctor.check_servers(home, prefect_port, mlflow_port)
-    yield doctor_servers.check_store(store_url)
-    yield doctor_servers.check_tracker()
-    yield doctor_servers.check_ray(store_url)
-
-
-def _platform_results() -> Iterator["Check"]:
-    from flows.services.doctor_servers import check_pools, check_prefect, check_secrets
-    from flows.services.platform import read_platform
-    from flows.services.runtime_block import read_runtime, use_runtime
-
-    prefect = check_prefect()
-    yield prefect
-    if prefect.state == "fail":
-        return  # the remaining checks ask this server
-    yield from check_pools(read_platform())
-    yield check_secrets()
-    use_runtime(read_runtime())
 
 
 def serve(

@@ -1,0 +1,166 @@
+"""The servers of a home: their addresses and processes, and the name and password they ask for.
+
+`services.json` holds what `bertsmith up` started, `credentials` the password, for its owner alone.
+"""
+
+import json
+import os
+import secrets
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import psutil
+
+from pipelines.config.environment import make_home
+from pipelines.config.errors import UserError
+from pipelines.tracking.address import login_variables
+
+PREFECT_SERVER = "Prefect server"
+MLFLOW_SERVER = "MLflow server"
+FLOWS = "flows"
+_RECORD_NAME = "services.json"
+CREDENTIALS_NAME = "credentials"
+_USER = "bertsmith"
+_CLOCK_SECONDS = 1.0  # by which the start of one process may read differently
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A process of `bertsmith up`, which leads a session of its own."""
+
+    pid: int
+    started: float  # seconds since the epoch: another process may have the id by now
+
+    def processes(self) -> list[psutil.Process]:
+        """The living processes of its session: itself and what it started.
+
+        The system gives nobody else the id of a session that has processes.
+        """
+        with suppress(psutil.NoSuchProcess):
+            if abs(psutil.Process(self.pid).create_time() - self.started) > _CLOCK_SECONDS:
+                return []
+        return [process for process in psutil.process_iter() if self._holds(process)]
+
+    def is_running(self) -> bool:
+        """Whether the very process that was started still runs."""
+        return any(process.pid == self.pid for process in self.processes())
+
+    def _holds(self, process: psutil.Process) -> bool:
+        try:
+            is_ours = os.getsid(process.pid) == self.pid
+            return is_ours and process.status() != psutil.STATUS_ZOMBIE
+        except (OSError, psutil.Error):  # it ended, or belongs to another user
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class HomeServers:
+    """The servers of one home, running or not."""
+
+    prefect_url: str
+    mlflow_url: str
+    services: dict[str, Service] = field(default_factory=dict)  # by name
+
+    @property
+    def prefect_api_url(self) -> str:
+        """Where clients of the Prefect server go."""
+        return f"{self.prefect_url}/api"
+
+    def is_running(self, name: str) -> bool:
+        """Whether the process that was started for the service `name` still runs."""
+        return name in self.services and self.services[name].is_running()
+
+
+def running_servers(home: Path) -> HomeServers | None:
+    """The servers of this home while both run, else None."""
+    servers = read_record(home)
+    if servers is None or not all(map(servers.is_running, (PREFECT_SERVER, MLFLOW_SERVER))):
+        return None
+    return servers
+
+
+def read_record(home: Path) -> HomeServers | None:
+    """What `bertsmith up` recorded. Raises UserError for a file of another format."""
+    path = home / _RECORD_NAME
+    if not path.is_file():
+        return None
+    try:
+        record = json.loads(path.read_text())
+        services = {name: Service(**each) for name, each in record.pop("services").items()}
+        return HomeServers(**record, services=services)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(
+            f"{path} was not written by `bertsmith up` of this version; end the processes that it "
+            "names (`bertsmith down` of the version that started them does), then remove it"
+        ) from error
+
+
+def write_record(home: Path, servers: HomeServers) -> None:
+    """Record what runs now."""
+    draft = home / f"{_RECORD_NAME}.new"
+    draft.write_text(json.dumps(asdict(servers), indent=2) + "\n")
+    draft.replace(home / _RECORD_NAME)
+
+
+def remove_record(home: Path) -> None:
+    """Remove the record: nothing runs any more."""
+    (home / _RECORD_NAME).unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Name and password of a home's Prefect API and MLflow server."""
+
+    user: str
+    password: str = field(repr=False)
+
+    @property
+    def text(self) -> str:
+        """As Prefect's page asks for it: name, colon, password."""
+        return f"{self.user}:{self.password}"
+
+    def for_prefect_clients(self) -> Mapping[str, str]:
+        """The variable that lets Prefect's clients in."""
+        return {"PREFECT_API_AUTH_STRING": self.text}
+
+    def for_mlflow_clients(self, address: str) -> Mapping[str, str]:
+        """The variables that let MLflow's clients into the server at `address`, and no other."""
+        return login_variables(address, self.user, self.password)
+
+
+def read_login(home: Path) -> Login | None:
+    """The name and password of this home, if any. Raises UserError if others can read them."""
+    path = home / CREDENTIALS_NAME
+    if not path.is_file():
+        return None
+    remedy = "type `bertsmith down`, remove the file, and `bertsmith up` makes a new one"
+    if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) & 0o077:
+        raise UserError(
+            f"others can read {path} (mode {stat.S_IMODE(path.stat().st_mode):o}); {remedy}"
+        )
+    user, _, password = path.read_text().strip().partition(":")
+    if not password:
+        raise UserError(f"{path} does not hold name:password; {remedy}")
+    return Login(user, password)
+
+
+def make_login(home: Path) -> Login:
+    """The name and password of this home; a random password is made if it has none."""
+    make_home(home)
+    draft = home / f"{CREDENTIALS_NAME}.{secrets.token_hex(8)}"
+    if (login := read_login(home)) is not None:
+        return login
+    descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(Login(_USER, secrets.token_urlsafe(24)).text + "\n")
+        file.flush()
+        os.fsync(file.fileno())  # a name without its content would stop every `up`
+    with suppress(FileExistsError):  # another command made one at the same moment
+        (home / CREDENTIALS_NAME).hardlink_to(draft)
+    draft.unlink()
+    made = read_login(home)
+    assert made is not None
+    return made

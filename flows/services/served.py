@@ -1,0 +1,68 @@
+"""The process of `bertsmith up` that runs the flows: those that are scheduled or started by hand.
+
+python -m flows.services.served /path/of/the/file/that/says/it/is/ready
+"""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+from prefect import Flow
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import FlowRunFilter
+from prefect.client.schemas.objects import StateType
+from prefect.deployments.runner import EntrypointType, RunnerDeployment
+from prefect.runner import Runner
+from prefect.schedules import Cron
+from prefect.states import Crashed
+
+from flows.end_to_end import end_to_end
+from flows.predict import predict
+from flows.promote import promote
+
+_POLL_SECONDS = 2.0
+_OPEN = (StateType.RUNNING, StateType.PENDING, StateType.CANCELLING)
+# Of a new deployment. Later ones keep the schedules that people gave it on its page.
+_NIGHTLY = {"schedules": [Cron("0 2 * * *", timezone="UTC", active=False)]}
+DEPLOYMENTS: tuple[tuple[Flow[..., Any], str, dict[str, Any]], ...] = (
+    (end_to_end, "demo", _NIGHTLY),
+    (predict, "predict", {}),
+    (promote, "promote", {}),
+)
+
+
+def serve(ready: Path) -> None:
+    """Serve the flows until this process is stopped; `ready` is made once they can be started."""
+    runner = Runner(name="bertsmith", query_seconds=_POLL_SECONDS, pause_on_shutdown=False)
+    with get_client(sync_client=True) as client:
+        end_lost_runs(client)
+        known = {deployment.name for deployment in client.read_deployments()}
+    for flow, name, options in DEPLOYMENTS:
+        deployment = flow.to_deployment(
+            name,
+            entrypoint_type=EntrypointType.MODULE_PATH,
+            tags=["bertsmith"],
+            **({} if name in known else options),
+        )
+        assert isinstance(deployment, RunnerDeployment)  # outside of an event loop
+        runner.add_deployment(deployment)
+    ready.touch()
+    asyncio.run(runner.start())
+
+
+def end_lost_runs(client: SyncPrefectClient) -> None:
+    """Set runs to Crashed that a process before this one served and did not end.
+
+    Only this process serves deployments of the home's server, and its last one ended with all
+    that it had started. Runs that a person started in a shell have no deployment.
+    """
+    is_open = FlowRunFilter.model_validate({"state": {"type": {"any_": list(_OPEN)}}})
+    for run in client.read_flow_runs(flow_run_filter=is_open):
+        if run.deployment_id is not None:
+            message = "The process that ran it ended. Start it again to resume it."
+            client.set_flow_run_state(run.id, Crashed(message=message), force=True)
+
+
+if __name__ == "__main__":
+    serve(Path(sys.argv[1]))
