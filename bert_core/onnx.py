@@ -50,7 +50,6 @@ INPUTS: Final = ("input_ids", "attention_mask", "token_type_ids")
 OPSET: Final = 18
 LARGEST_IN_ONE_FILE = 3 * 2**29  # bytes of weights, as torch decides it; protobuf ends at 2**31
 MODEL_FILE: Final = "model.onnx"
-QUANTIZED_FILE: Final = "model_quantized.onnx"  # what transformers.js and Optimum call it
 # Outputs with a value for each token; the others have one for each sequence.
 OF_TOKENS: Final = ("last_hidden_state", "start_logits", "end_logits")
 _TRACED = (2, 3, 8)  # questions, choices of each, tokens: any numbers but 0 and 1
@@ -243,7 +242,7 @@ def data_path(path: Path | str) -> Path:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """A block without the messages of the exporter and the quantizer."""
+    """A block without the messages of the exporter."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -282,23 +281,6 @@ def write_onnx_folder(draft: Path, model: Model, tokenizer: WordPieceTokenizer) 
     if isinstance(model, EncoderModel | SentenceEncoder) and how and how.pooling in POOLINGS:
         how = replace(how, normalize=how.normalize or isinstance(model, SentenceEncoder))
         write_embedding(draft, how, config.hidden_size, config.max_position_embeddings)
-
-
-def quantize(draft: Path) -> None:
-    """Write `model_quantized.onnx`: int8 weights, and activations quantized dynamically.
-
-    Matrices have a scale for each column and the embeddings one scale. Raises ModuleNotFoundError
-    without the extra `onnx`.
-    """
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
-    with quiet():
-        quantize_dynamic(
-            draft / MODEL_FILE,
-            draft / QUANTIZED_FILE,
-            per_channel=True,
-            weight_type=QuantType.QInt8,
-        )
 
 
 @dataclass
