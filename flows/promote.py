@@ -105,8 +105,9 @@ def compare_and_promote(run: Run, model: RegisteredModel, evaluation: Evaluation
         names.comparison, evaluation,
     )  # fmt: skip
     run.report.comparisons.append(comparison)
-    decision = _promotion_by_comparison(run.tracker, comparison, names)
+    if not comparison.is_better:
+        return
+    decision = _promotion_by_comparison(run.tracker, comparison, names.alias)
     promoted = run.stage(f"promotion, {model.kind}", registry.move_alias, run.tracker, decision)
     run.report.promotions.append(promoted)
-    if promoted.previous_version != promoted.version:
-        emit_promotion(promoted)
+    emit_promotion(promoted)

@@ -1,6 +1,6 @@
 """Asking a model: its questions from a table or from texts, and its answers."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from bert_core.inference import Candidate, fill_mask
@@ -15,8 +15,6 @@ from pipelines.registry.opening import OpenedModel
 
 _ROWS_AT_ONCE: Final = 2048
 _WORDS: Final = "words"  # split already, in place of texts
-
-Watch = Callable[[int, int], None]  # called with rows done, rows in all
 
 
 class Asked(NamedTuple):
@@ -102,7 +100,7 @@ def asked_of_lines(question: Question, lines: Sequence[str]) -> Asked:
     return _asked_of_rows(question, [line.split("\t", most_tabs) for line in lines])
 
 
-def answer_all(opened: OpenedModel, table: Table, watch: Watch) -> Table:
+def answer_all(opened: OpenedModel, table: Table) -> Table:
     """What a model answers to every row, as columns.
 
     Raises UserError for a table without the columns that are asked about, and for rows that cannot
@@ -117,7 +115,6 @@ def answer_all(opened: OpenedModel, table: Table, watch: Watch) -> Table:
         rows = {name: values[first : first + _ROWS_AT_ONCE] for name, values in table.items()}
         for name, values in answers_to(*opened, rows).items():
             answered.setdefault(name, []).extend(values)
-        watch(min(total, first + _ROWS_AT_ONCE), total)
     return answered
 
 

@@ -10,7 +10,6 @@ from pipelines.registry.find import (
     find_model,
     is_folder,
     reference_to,
-    task_of_kind,
 )
 from pipelines.registry.opening import open_model
 from pipelines.stages.dataset.items import LeftOut, read_labelled, resolved
@@ -44,7 +43,7 @@ def evaluate_file(
         reference, tags = reference_to(version), version.tags
     model, tokenizer = open_model(tracker, reference)
     kind = tags.get(KIND_TAG)
-    registered = None if kind in (None, "encoder") else task_of_kind(kind)
+    registered = None if kind in (None, "encoder") else kind
     if task_name is not None and registered not in (None, family_module(task_name)):
         raise UserError(
             f"{reference} was registered for {registered}, found --task {task_name}; leave it out"

@@ -70,10 +70,6 @@ class RegistrationSettings(Settings):
         description="Alias of the version that people use: a version is given it when it has "
         "reproduced its held-out accuracy and is better than the one that has it.",
     )
-    challenger_alias: Alias = Field(
-        default="challenger",
-        description="Alias of the newest verified version that was not better.",
-    )
     comparison: ComparisonSettings = Field(
         default_factory=ComparisonSettings, description="What a new version has to show."
     )
@@ -84,11 +80,10 @@ class RegistrationSettings(Settings):
             raise ValueError(
                 f"encoder_name and classifier_name must differ; both are {self.encoder_name!r}"
             )
-        aliases = (self.alias, self.candidate_alias, self.challenger_alias)
-        if len(set(aliases)) < len(aliases):
+        if self.alias == self.candidate_alias:
             raise ValueError(
-                "alias, candidate_alias and challenger_alias must differ, or an unproved version "
-                f"could be served; they are {', '.join(aliases)}"
+                f"alias and candidate_alias must differ, or an unproved version could be served; "
+                f"both are {self.alias!r}"
             )
         return self
 

@@ -21,10 +21,10 @@ from pipelines.registry.card import with_comparison
 from pipelines.registry.find import (
     COMPARISON_TAG,
     KIND_TAG,
+    OWED_TAG,
     PROOF_TAG,
     find_source,
     rolled_back_tag,
-    task_of_kind,
     uri_of,
     version_with_alias,
 )
@@ -79,7 +79,8 @@ def compare_versions(
     champion = version_with_alias(client, name, alias)
     against = "baselines" if champion is None else uri_of(champion)
     refused = partial(Comparison, name=name, version=number, is_better=False, against=against)
-    if champion is not None and int(champion.version) == number:
+    if champion is not None and int(champion.version) == number:  # a run was killed after that
+        client.delete_model_version_tag(name, str(number), OWED_TAG)
         return refused(reason=f"it is {alias} already")
     if rolled_back_tag(version, alias) in client.get_registered_model(name).tags:
         reason = f"a person rolled this model back; `bertsmith promote {name} --version {number}`"
@@ -131,7 +132,7 @@ def candidate_of(version: ModelVersion, store: ArtifactStore) -> Candidate:
 
     Raises CannotCompareError where it is not proved, or the store lacks what it was made from.
     """
-    kind, uri = task_of_kind(version.tags.get(KIND_TAG, "")), uri_of(version)
+    kind, uri = version.tags.get(KIND_TAG, ""), uri_of(version)
     data_kind, model_kind = (
         ("examples", "encoder") if kind == "encoder" else ("dataset", "finetuned")
     )
@@ -206,7 +207,7 @@ def _compared(
 ) -> Comparison:
     candidate = candidate_of(version, store)
     if champion is not None:
-        kind = task_of_kind(champion.tags.get(KIND_TAG, ""))
+        kind = champion.tags.get(KIND_TAG, "")
         if kind != candidate.kind:
             raise CannotCompareError(f"{uri_of(champion)} is of the kind {kind or 'unknown'}")
     counted = None if candidate.is_encoder else counted_items(candidate, champion, store)
@@ -327,3 +328,5 @@ def _record(client: MlflowClient, version: ModelVersion, comparison: Comparison)
     for key, value in values.items():
         if value:
             client.set_model_version_tag(name, number, f"{COMPARISON_TAG}.{key}", value)
+    if not comparison.is_better and OWED_TAG in version.tags:  # what is better is owed its alias
+        client.delete_model_version_tag(name, number, OWED_TAG)

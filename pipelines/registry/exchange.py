@@ -26,15 +26,6 @@ from pipelines.tracking.tracker import Tracker
 from pipelines.training.imported_models import IMPORTED, import_folder, refuse_own_code
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exchanged:
-    """A model that was written out."""
-
-    called: str  # what it is, such as `an encoder model`
-    num_parameters: int
-    over_mean: bool  # its head reads the mean of all tokens, which `transformers` has no class for
-
-
 def is_vocabulary(path: Path | str) -> bool:
     """Whether `path` is a vocab.txt, or a folder with a tokenizer and no model."""
     path = Path(path)
@@ -88,10 +79,8 @@ def writing_to(target: Path) -> Iterator[None]:
         ) from error
 
 
-def export_version(
-    tracker: Tracker, reference: str, target: Path, pooling: str | None
-) -> Exchanged:
-    """Write the model that `reference` names as a directory that `transformers` opens.
+def export_version(tracker: Tracker, reference: str, target: Path, pooling: str | None) -> str:
+    """Write the model that `reference` names for `transformers` as `target`; says what it wrote.
 
     With `pooling` sentence-transformers opens it, too, as an encoder; without, where the model says
     itself how it makes vectors. Raises UserError where `reference` names no model, and where
@@ -100,11 +89,14 @@ def export_version(
     model, tokenizer = open_model(tracker, reference)
     with writing_to(target):
         export_model(target, model, tokenizer, pooling=pooling)
-    return Exchanged(
-        called=described(model.head_name),
-        num_parameters=count_parameters(model),
-        over_mean=pooling is None and reads_mean(model),
-    )
+    written = f"{described(model.head_name)} with {count_parameters(model):,} parameters"
+    if pooling is None and reads_mean(model):
+        return (
+            f"{written}; its head uses the mean of all tokens, which no Auto class of transformers "
+            f"supports: SentenceTransformer({str(target)!r}).encode(texts) gives its logits, in "
+            "the order of id2label in config.json; AutoModel loads the encoder"
+        )
+    return written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

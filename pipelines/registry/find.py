@@ -26,7 +26,6 @@ REGISTERED: Final = "models:/"
 _PREFIX: Final = "bertsmith."
 KIND_TAG: Final = "bertsmith.kind"
 CODE_TAG: Final = "bertsmith.code_version"
-REQUIREMENTS_TAG: Final = "bertsmith.requirements"  # the libraries that its package declares
 DIGEST_TAG: Final = "bertsmith.digest"  # of the list of what the package's files hash to
 VERIFIED_TAG: Final = "bertsmith.verified"
 PROOF_TAG: Final = (
@@ -55,11 +54,6 @@ def is_folder(reference: str) -> bool:
     return not reference.startswith(REGISTERED) and Path(reference).is_dir()
 
 
-def task_of_kind(kind: str) -> str:
-    """The family of tasks that a kind names; `classifier` is what classification was called."""
-    return "classification" if kind == "classifier" else kind
-
-
 def entries(prefix: str, tags: Mapping[str, str]) -> dict[str, str]:
     """The values of all tags below `prefix`, by the rest of their names."""
     return {
@@ -86,21 +80,12 @@ def rolled_back_tag(version: "ModelVersion", alias: str) -> str:
 
 
 def digest_of(version: "ModelVersion") -> str:
-    """The digest under which a version's package was registered.
-
-    Raises UserError where it has none, and where its proof was made of another one.
-    """
+    """The digest under which a version's package was registered; UserError where it has none."""
     digest = version.tags.get(DIGEST_TAG)
-    remedy = "delete the version and run its recipe again"
     if digest is None:
         raise UserError(
-            f"{uri_of(version)} has no tag {DIGEST_TAG}, so its files cannot be verified; {remedy}"
-        )
-    proved = version.tags.get(f"{PROOF_TAG}.digest", digest)
-    if proved != digest:
-        raise UserError(
-            f"{uri_of(version)} was verified with the digest {proved[:12]}… but its tag "
-            f"{DIGEST_TAG} says {digest[:12]}…: one of them was changed; {remedy}"
+            f"{uri_of(version)} has no tag {DIGEST_TAG}, so its files cannot be verified; delete "
+            "the version and run its recipe again"
         )
     return digest
 

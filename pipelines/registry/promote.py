@@ -12,7 +12,6 @@ from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 
 from pipelines.config.errors import UserError
-from pipelines.recipes.registration import RegistrationSettings
 from pipelines.registry.compare import Comparison
 from pipelines.registry.find import (
     OWED_TAG,
@@ -56,21 +55,13 @@ def awaiting_promotion(
     return [model for model in models if model.awaits_promotion or model.reference in proved]
 
 
-def promotion_by_comparison(
-    tracker: Tracker, comparison: Comparison, names: RegistrationSettings
-) -> Promotion:
-    """The champion's alias for a version that was better, else the challenger's.
-
-    A version that is champion already stays it, as where a run was killed after it moved the alias.
-    """
-    client = tracker.client()
-    champion = _number(version_with_alias(client, comparison.name, names.alias))
-    is_champion = comparison.is_better or champion == comparison.version
-    alias = names.alias if is_champion else names.challenger_alias
-    holder = _number(version_with_alias(client, comparison.name, alias))
+def promotion_by_comparison(tracker: Tracker, comparison: Comparison, alias: str) -> Promotion:
+    """`alias` for the version that was better than the one that has it."""
+    assert comparison.is_better, comparison.reason
+    holder = version_with_alias(tracker.client(), comparison.name, alias)
     return Promotion(
-        name=comparison.name, alias=alias, version=comparison.version, previous_version=holder,
-        reason=comparison.reason,
+        name=comparison.name, alias=alias, version=comparison.version,
+        previous_version=_number(holder), reason=comparison.reason,
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,11 +24,9 @@ from pipelines.registry.find import (
     VERIFIED_TAG,
     digest_of,
     entries,
-    task_of_kind,
     uri_of,
 )
 from pipelines.registry.register import RegisteredModel
-from pipelines.tasks import family, family_names
 from pipelines.tracking.tracker import COMPUTED_ON_TAG, Tracker
 from pipelines.training.imported_models import IMPORTED, PROBE
 
@@ -79,16 +77,7 @@ class Verification:
     reproduced: float
     bound: float  # how far apart the two may be: 0 on the machine that logged the score
     comparison: str  # `exact`, or within which bound and why
-    digest: str  # of the package that was loaded
     evaluation: Evaluation  # its answers to the held-out data
-
-
-def metric_of(kind: str, metrics: Collection[str]) -> str:
-    """Which of its logged figures a model of this kind proves itself by; empty where it is none."""
-    if kind == "encoder":
-        return next((name for name in OF_ENCODERS if name in metrics), "")
-    task = task_of_kind(kind)
-    return family(task).score if task in family_names() else ""
 
 
 def verify(proofs: Sequence[Proof], store_url: str, tracker: Tracker) -> list[Verification]:
@@ -120,8 +109,12 @@ def verify(proofs: Sequence[Proof], store_url: str, tracker: Tracker) -> list[Ve
 def _verification(proof: Proof, store_url: str, tracker: Tracker) -> Verification:
     model = proof.model
     is_import = proof.data.kind == IMPORTED
-    own = proof.data.statistics.get("score")  # of labelled items
-    metric = PROBE if is_import else own or metric_of(model.kind, model.metrics)
+    if is_import:
+        metric = PROBE
+    elif model.kind == "encoder":
+        metric = next(name for name in OF_ENCODERS if name in model.metrics)
+    else:
+        metric = proof.data.statistics["score"]
     version = tracker.client().get_model_version(model.name, str(model.version))
     logged_on = entries(COMPUTED_ON_TAG, version.tags)
     evaluation = evaluated(
@@ -139,7 +132,7 @@ def _verification(proof: Proof, store_url: str, tracker: Tracker) -> Verificatio
         )
     return Verification(
         model=model, metric=metric, logged=logged, reproduced=evaluation.value, bound=bound,
-        comparison=comparison, digest=digest_of(version), evaluation=evaluation,
+        comparison=comparison, evaluation=evaluation,
     )  # fmt: skip
 
 
@@ -167,7 +160,6 @@ def _record(verification: Verification, tracker: Tracker) -> None:
         "comparison": verification.comparison,
         "data": verification.evaluation.data,
         "items": str(verification.evaluation.num_items),
-        "digest": verification.digest,
         **verification.evaluation.machine,
     }
     tags = {f"{PROOF_TAG}.{key}": value for key, value in proof.items()}

@@ -23,12 +23,11 @@ from pipelines.registry.find import (
     OWED_TAG,
     PROMOTION,
     REGISTERED,
-    REQUIREMENTS_TAG,
     VERIFIED_TAG,
     entries,
     versions_of,
 )
-from pipelines.registry.package import declared_requirements, log_package
+from pipelines.registry.package import log_package
 from pipelines.tracking.tracker import COMPUTED_ON_TAG, FINGERPRINT_TAG, Tracker, final
 from pipelines.training.imported_models import IMPORTED
 from pipelines.training.runs import numbers
@@ -185,7 +184,6 @@ def _tags(submission: Submission, tracker: Tracker) -> dict[str, str]:
         FINGERPRINT_TAG: submission.artifact.fingerprint,
         KIND_TAG: submission.kind,
         CODE_TAG: code_version(),
-        REQUIREMENTS_TAG: ", ".join(declared_requirements()),
     }
 
 

@@ -13,7 +13,7 @@ def test_pretraining_goes_on_from_a_registered_encoder(whole_run: WholeRun) -> N
     small = read_recipe(str(whole_run.recipe))
     overrides = [
         # A few steps make no champion.
-        "pretraining.encoder=models:/bertsmith-encoder@challenger",
+        "pretraining.encoder=models:/bertsmith-encoder@candidate",
         f"runtime.home={whole_run.home}", f"corpus={small.corpus.model_dump_json()}",
         "vocabulary.added_words=30", "examples.max_tokens=64",
         "pretraining.num_steps=4", "pretraining.global_batch_size=8",

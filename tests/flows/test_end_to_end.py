@@ -76,7 +76,7 @@ def test_both_models_are_registered_proved_and_compared(whole_run: WholeRun) -> 
         assert row.is_verified
         assert row.comparison == comparison.reason
         assert ("champion" in row.aliases) is comparison.is_better
-        assert ("challenger" in row.aliases) is not comparison.is_better
+        assert "candidate" in row.aliases
     assert [proof.comparison for proof in whole_run.report.verifications] == ["exact", "exact"]
 
 
@@ -125,7 +125,7 @@ def test_the_screen_shows_the_report_without_control_characters_in_a_pipe(
     assert "\x1b" not in said
     for words in (
         "# small:", "built", "masked tokens, held-out", "most frequent token", ", predicted: ",
-        "models:/bertsmith-encoder@challenger", "bertsmith up",
+        "models:/bertsmith-encoder/1", "bertsmith up",
         "not better than the token-frequency baseline", "majority class ", "TF-IDF ",
     ):  # fmt: skip
         assert words in said
@@ -143,13 +143,13 @@ def test_a_second_run_builds_nothing_and_registers_nothing_new(whole_run: WholeR
 
 def test_a_run_that_reuses_everything_moves_no_alias(whole_run: WholeRun) -> None:
     client = open_tracker(whole_run.report.recipe.runtime).client()
-    client.delete_registered_model_alias("bertsmith-encoder", "challenger")  # a person's doing
+    client.delete_registered_model_alias("bertsmith-encoder", "candidate")  # a person's doing
     recipe = read_recipe(str(whole_run.recipe), [f"runtime.home={whole_run.home}"])
     try:
         report = end_to_end(recipe)
-        assert set(client.get_registered_model("bertsmith-encoder").aliases) == {"candidate"}
+        assert not client.get_registered_model("bertsmith-encoder").aliases
     finally:
-        client.set_registered_model_alias("bertsmith-encoder", "challenger", "1")
+        client.set_registered_model_alias("bertsmith-encoder", "candidate", "1")
     assert report.promotions == []
     assert len(report.filled_masks) == 3  # of the run's own version, whatever the aliases say
 
@@ -179,7 +179,7 @@ def test_the_registered_models_answer_on_the_command_line(
     assert run(["models", *home]) == DONE
     listed = capsys.readouterr().out
     assert "bertsmith-classifier" in listed
-    assert "@challenger" in listed
+    assert "@candidate" in listed
 
 
 def test_a_registered_classifier_is_evaluated_on_a_labelled_file(
@@ -191,7 +191,7 @@ def test_a_registered_classifier_is_evaluated_on_a_labelled_file(
     dataset.write_text(
         "text,label\nReturn the sum of the array.,numpy\nReturn the nodes.,networkx\n"
     )
-    command = ["evaluate", "--model", "bertsmith-classifier", "--home", str(whole_run.home)]
+    command = ["evaluate", "--model", "bertsmith-classifier/1", "--home", str(whole_run.home)]
     assert run([*command, "--labels", str(dataset)]) == DONE
     said = capsys.readouterr().out
     assert "eval/accuracy" in said

@@ -151,11 +151,4 @@ def export_version(
 
         print(f"{to}: {export_onnx_version(tracker, called, to, pooling=pooling)}")
         return
-    written = exchange.export_version(tracker, called, to, pooling)
-    print(f"{to}: {written.called} with {written.num_parameters:,} parameters")
-    if written.over_mean:
-        print(
-            "  its head uses the mean of all tokens, which no Auto class of transformers supports: "
-            f"SentenceTransformer({str(to)!r}).encode(texts) of sentence-transformers "
-            "gives its logits, in the order of id2label in config.json; AutoModel loads the encoder"
-        )
+    print(f"{to}: {exchange.export_version(tracker, called, to, pooling)}")

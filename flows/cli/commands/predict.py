@@ -18,25 +18,9 @@ if TYPE_CHECKING:
 
 # What Python makes of an argument's bytes that are not of the terminal's encoding.
 _ESCAPED_BYTE: Final = re.compile("[\udc80-\udcff]")
-# Commands of earlier versions and the kinds of models they asked; they run `predict` now.
-EARLIER: Final = {
-    "tag": ("tagging",),
-    "rate": ("regression", "sentence_embedding"),
-    "choose": ("multiple_choice",),
-    "answer": ("question_answering",),
-    "embed": ("encoder", "sentence_embedding"),
-}
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add this command to the application."""
-    app.command()(predict)
-    for name in EARLIER:
-        app.command(name, hidden=True)(predict)
 
 
 def predict(
-    context: typer.Context,
     texts: Annotated[
         list[str] | None,
         typer.Argument(
@@ -104,7 +88,7 @@ def predict(
             raise UserError("--batch writes null_lead of every answer: leave out --no-answer-above")
         from flows.cli.batch import predict_batch
 
-        kinds = kinds_of(task, context.info_name)
+        kinds = kinds_of(task)
         renamed = {"text": text_column, "second_text": second_text_column}
         predict_batch(model, kinds, batch, renamed, to, home, as_json=as_json)
         return
@@ -125,7 +109,7 @@ def predict(
     lines = [] if texts or table else _lines_of_standard_input()
     if out is not None:
         check_output(out, table.columns if table else {})
-    kinds = kinds_of(task, context.info_name) if model is None else ()
+    kinds = kinds_of(task) if model is None else ()
     with asked_model(model, home, *kinds) as (folder, called):
         from pipelines.inference.answers import (
             answer_all,
@@ -147,7 +131,7 @@ def predict(
             say(f"{file}: {', '.join(columns)}")
     else:
         asked = asked_of_texts(question, texts) if texts else asked_of_lines(question, lines)
-    answers = answer_all(opened_model, asked.columns, _ignore if out is None else _watch)
+    answers = answer_all(opened_model, asked.columns)
     if no_answer_above is not None:
         answers["answer"] = [
             "" if lead > no_answer_above else text
@@ -156,18 +140,17 @@ def predict(
     _tell(asked, answers, out, as_json=as_json)
 
 
-def kinds_of(task: str | None, command: str | None = None) -> tuple[str, ...]:
+def kinds_of(task: str | None) -> tuple[str, ...]:
     """The kinds of registered models to choose from; raises UserError for an unknown task."""
     if task is None:
-        return EARLIER.get(command or "", (ANY_TASK,))
+        return (ANY_TASK,)
     kind = family_module(task)
     if kind not in (*family_names(), "encoder") and not is_own(task):
         raise UserError(
             f"--task is {', '.join(map(family_title, family_names()))}, encoder or the .py file of "
             f"a task of your own, found {task}"
         )
-    # Models of classification were registered as classifiers once.
-    return (kind, "classifier") if kind == "classification" else (kind,)
+    return (kind,)
 
 
 def _lines_of_standard_input() -> list[str]:
@@ -228,13 +211,3 @@ def _line(row: dict[str, Any]) -> str:
             shown = ", ".join(f"{value:.4f}" for value in vector[:4])
             return f"[{shown}, …] ({len(vector)})  {text}"
     return json.dumps(row, ensure_ascii=False, default=str)
-
-
-def _watch(done: int, total: int) -> None:
-    if sys.stderr.isatty():
-        end = "\n" if done == total else "\r"
-        print(f"{done:,} of {total:,} rows", end=end, file=sys.stderr, flush=True)
-
-
-def _ignore(done: int, total: int) -> None:
-    pass

@@ -148,7 +148,9 @@ def compared(models: Models, model: RegisteredModel) -> Comparison:
         models.tracker, models.context.store, model.name, model.version, "champion",
         NAMES.comparison,
     )  # fmt: skip
-    move_alias(models.tracker, promotion_by_comparison(models.tracker, comparison, NAMES))
+    if comparison.is_better:
+        decision = promotion_by_comparison(models.tracker, comparison, NAMES.alias)
+        move_alias(models.tracker, decision)
     return comparison
 
 

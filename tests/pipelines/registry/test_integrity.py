@@ -93,16 +93,9 @@ def test_a_package_that_is_sealed_again_is_not_what_the_registry_names(models: M
     client.delete_model_version_tag("encoder", "1", DIGEST_TAG)
     with pytest.raises(UserError, match=f"has no tag {DIGEST_TAG}"):
         open_model(models.tracker, model.reference)
-    # Who may change the tags, too, is believed: the store's artifact tells them, see promotion.
+    # Who may change the tags, too, is believed.
     client.set_model_version_tag("encoder", "1", DIGEST_TAG, digest)
     open_model(models.tracker, model.reference)
-
-
-def test_a_digest_other_than_that_of_the_proof_is_refused(models: Models) -> None:
-    model = models.register(models.encoder(1))
-    models.tracker.client().set_model_version_tag("encoder", "1", "bertsmith.proof.digest", "0" * 9)
-    with pytest.raises(UserError, match="was verified with the digest"):
-        open_model(models.tracker, model.reference)
 
 
 def test_what_mlflow_and_python_write_into_a_package_changes_nothing(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_models_beyond_the_first_page_are_found(tracker: Tracker, tmp_path: Path
 def test_a_command_asks_a_champion_before_a_newer_version_and_never_an_unproved_one(
     tracker: Tracker, tmp_path: Path
 ) -> None:
-    registered(tracker, tmp_path, "encoder", 3, candidate=3, challenger=2)
+    registered(tracker, tmp_path, "encoder", 3, candidate=3)
     client = tracker.client()
     for number in ("1", "2", "3"):
         client.set_model_version_tag("encoder", number, KIND_TAG, "encoder")

@@ -1,13 +1,20 @@
 """Which task a model is of, and what it is asked, by its class."""
 
+from pathlib import Path
+
+import pandas as pd
 import pytest
+from mlflow.exceptions import MlflowException
 
 from bert_core.config import encoder_config
 from bert_core.inference.tables import question_of_class
 from bert_core.model.catalogue import MODELS, PretrainingModel, SequenceRegressor
 from pipelines.config.errors import UserError
+from pipelines.registry.opening import opened
 from pipelines.registry.package import signature_of
+from pipelines.registry.served_model import ServedModel
 from pipelines.tasks import families_of, family, family_of_model
+from tests.pipelines.registry.test_serving import untrained
 from tests.pipelines.tasks.letters import CONFIG
 
 
@@ -33,3 +40,14 @@ def test_what_a_model_is_asked_says_what_it_is_served_as(head: str) -> None:
     signature = signature_of(question)
     assert signature.inputs.input_names() == [*question.columns, *question.optional]
     assert signature.outputs.input_names() == list(question.answers)
+
+
+def test_bytes_are_read_as_utf_8_or_refused(tmp_path: Path) -> None:
+    served = ServedModel()
+    folder = untrained(tmp_path, "classification").local_folder()
+    served.model, served.tokenizer = opened(folder)
+    texts = pd.DataFrame({"text": [b"good", "good"]})
+    first, second = served.predict(None, texts)["probability"]
+    assert first == second
+    with pytest.raises(MlflowException, match="can't decode byte 0xff"):
+        served.predict(None, pd.DataFrame({"text": [b"\xff"]}))

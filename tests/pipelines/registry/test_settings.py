@@ -15,7 +15,7 @@ from pipelines.recipes.files import read_recipe
         ("candidate_alias=V12", "keeps `latest` and numbers"),
         ("alias='3'", "keeps `latest` and numbers"),  # `--from 3` would mean the version
         ("alias=best.one", "must fit the pattern"),  # MLflow takes no dot in an alias
-        ("alias=candidate", "candidate_alias and challenger_alias must differ"),
+        ("alias=candidate", "alias and candidate_alias must differ"),
         ("encoder_name=bertsmith-classifier", "encoder_name and classifier_name must differ"),
     ],
 )
