@@ -97,7 +97,7 @@ def _is_mlflow(arguments: Sequence[str]) -> bool:
     try:
         while isinstance(command, Group):
             command = command.commands[rest.pop(0)]
-        command.parse_args(Context(command, resilient_parsing=True), rest)
+        command.make_parser(Context(command)).parse_args(rest)
     except (ClickException, IndexError, KeyError):
         return False
     return True
