@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from pipelines.tasks import (
 )
 from pipelines.tasks.encoding.sequences import Sequences
 from pipelines.tasks.encoding.texts import check_classes, class_names, share
-from pipelines.tasks.scoring.spans import OUTSIDE, entity_report, entity_scores
+from pipelines.tasks.scoring.spans import OUTSIDE, entity_report, entity_scores, name_entities
 from pipelines.tasks.scoring.weighted import WeightedScore, class_report, ratio
 from pipelines.training.ranks import sum_over_ranks
 
@@ -36,7 +37,8 @@ from pipelines.training.ranks import sum_over_ranks
 class Tagging(TaskFamily):
     """The tag of every word. Sentences longer than is read are read in windows.
 
-    Scored by entities where tags have prefixes (IOB1, IOB2, BIOES), else by words.
+    Scored by entities where tags have prefixes (IOB1, IOB2, BIOES, BILOU), else by words: then
+    precision, recall and F1 are the share of words whose tag is right.
     """
 
     form: Form = "words"
@@ -78,6 +80,7 @@ class Tagging(TaskFamily):
     def labels(self, train: Sequence[Item], heldout: Sequence[Item]) -> tuple[str, ...]:
         """The tags of the training part; raises UserError where it has fewer than two.
 
+        Likewise for tags of which only some are of a scheme that entities are scored by.
         Held-out tags that no training sentence has are never answered, and count as missed.
         """
         tags = sorted({tag for item in train for tag in item["tags"]})
@@ -86,6 +89,7 @@ class Tagging(TaskFamily):
                 f"a tagger needs at least two tags to tell apart, found {tags}; check which column "
                 "holds the tags"
             )
+        name_entities(tag for item in (*train, *heldout) for tag in item["tags"])
         num_words = sum(len(item["words"]) for item in train)
         check_classes(tags, num_words, "words", "which column holds the tags")
         return tuple(tags)
@@ -146,22 +150,22 @@ class Tagging(TaskFamily):
             for said, true in zip(answers.values, expected, strict=True)
         ]
         accuracy = ratio(right, [len(tags) for tags in expected])
-        return {**entity_scores(answers.values, expected), "eval/word_accuracy": accuracy}
+        scores = dict.fromkeys(("eval/precision", "eval/recall", "eval/f1"), accuracy)
+        if name_entities(chain.from_iterable((*answers.values, *expected))):
+            scores = entity_scores(answers.values, expected)
+        return {**scores, "eval/word_accuracy": accuracy}
 
     def report(self, answers: Answers, items: Items) -> dict[str, Any]:
-        """Precision, recall, F1 and count of each type of entity; the confusion of the tags."""
+        """Precision, recall, F1 and count of each type of entity, or of each tag; confusions."""
         expected = [item["tags"] for item in items.rows]
         words = class_report(
             [tag for tags in answers.values for tag in tags],
             [tag for tags in expected for tag in tags],
         )
+        if not name_entities(chain.from_iterable((*answers.values, *expected))):
+            return words
         by_label = entity_report(answers.values, expected)
-        return {
-            "by_label": by_label,
-            "labels": words["labels"],
-            "confusion": words["confusion"],
-            "entities": sum(row["items"] for row in by_label),
-        }
+        return {**words, "by_label": by_label, "entities": sum(row["items"] for row in by_label)}
 
 
 FAMILY = Tagging()

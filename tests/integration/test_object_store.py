@@ -66,8 +66,8 @@ def test_text_on_s3_becomes_artifacts_on_s3_with_the_same_bytes_as_locally(objec
     client = boto3.client("s3")
     folder = tmp_path / "texts"
     folder.mkdir()
-    for number in range(6):
-        data = gzip.compress(invented_text(number, 40).encode(), mtime=0)
+    for number in range(60):
+        data = gzip.compress(invented_text(number, 10).encode(), mtime=0)
         (folder / f"t{number}.txt.gz").write_bytes(data)
         client.put_object(Bucket="bertsmith", Key=f"texts/t{number}.txt.gz", Body=data)
     done = subprocess.run(

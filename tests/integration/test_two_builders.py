@@ -83,7 +83,7 @@ class Builder:
 
     def answer(self) -> dict:
         while not (line := self.line()).startswith("{"):
-            assert line, "the builder ended without an answer"
+            assert line, self.process.communicate()[1]
         return json.loads(line)
 
     def end(self) -> None:

@@ -7,6 +7,6 @@ EVALUATION = Stage(
     name="evaluation",
     title="evaluation",
     kind="evaluation",
-    version=4,
+    version=5,
     headline=headline,
 )

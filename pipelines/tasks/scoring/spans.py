@@ -5,19 +5,18 @@ against every reference without case, punctuation, articles and extra white spac
 counts. An answer to a question without one is right where it is empty.
 
 Tjong Kim Sang and De Meulder (2003): an entity is right where its first word, its last word and its
-type are. Tags are IOB1, IOB2 or BIOES (`-` parts the prefix from the type). Where all tags are
-prefixes alone, such as B and I, there is one type. A tag without a prefix is else a type of its
-own, each word a piece of the chunk before it if that is alike.
+type are. Tags are `O`, or a prefix of IOB1, IOB2, BIOES or BILOU, `-` and a type.
 """
 
 import re
 import string
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from pipelines.config.errors import UserError
 from pipelines.tasks.scoring.weighted import WeightedScore, ratio
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b", re.UNICODE)
@@ -25,8 +24,9 @@ _PUNCTUATION = frozenset(string.punctuation)  # ASCII's alone, as published
 OUTSIDE = "O"
 _BEGINS = ("B", "S", "U")  # U is what BILOU calls S
 _ENDS = ("E", "S", "L", "U")
-_PREFIXES = ("B", "I", "E", "S", "L", "U", "M")
-_ONLY_TYPE = "_"
+_PUBLISHED = re.compile(r"[BIESLUM]-.+")
+_ALMOST = re.compile(r"[BIESLUM][-_].+|.+[-_][BIESLUM]", re.IGNORECASE)
+_LETTERS = frozenset("BIESLUM")
 
 
 class SpanScore(NamedTuple):
@@ -94,15 +94,34 @@ class Entity(NamedTuple):
     type: str
 
 
-def entities(tags: Sequence[str], *, untyped: bool = False) -> Iterator[Entity]:
-    """The entities of a sentence, in order; `untyped` tags are prefixes alone.
+def name_entities(tags: Iterable[str]) -> bool:
+    """Whether the tags mark entities: all are `O` or have a published prefix; else they are words'.
+
+    Raises UserError for tags of which some have such a prefix, and for those that only look so.
+    """
+    different = sorted({*tags} - {OUTSIDE})
+    others = [tag for tag in different if not _PUBLISHED.fullmatch(tag)]
+    if not others:
+        return True
+    is_mixed = len(others) < len(different)
+    if is_mixed or {*others} <= _LETTERS or any(map(_ALMOST.fullmatch, others)):
+        raise UserError(
+            f"the tags {', '.join(others[:5])} are of no scheme that entities are scored by: write "
+            "O outside of them, and inside B-TYPE and I-TYPE (IOB), or the tags of BIOES or BILOU; "
+            "tags of single words, such as parts of speech, have no such prefix at all"
+        )
+    return False
+
+
+def entities(tags: Sequence[str]) -> Iterator[Entity]:
+    """The entities of a sentence, in order.
 
     An entity begins where its tag says so, after another type, after none, and after a tag that
     ends one: so IOB1's `I-` after nothing opens one, and its `B-` parts two of a type.
     """
     first, before_type, before_prefix = 0, "", ""
     for index, tag in enumerate([*tags, OUTSIDE]):
-        prefix, kind = (tag, _ONLY_TYPE) if untyped and tag != OUTSIDE else _split(tag)
+        prefix, _, kind = tag.partition("-")
         begins = prefix in _BEGINS or kind != before_type or before_prefix in _ENDS
         if before_type and (begins or not kind):
             yield Entity(first, index - 1, before_type)
@@ -115,9 +134,8 @@ def entity_scores(
     answered: Sequence[Sequence[str]], expected: Sequence[Sequence[str]]
 ) -> dict[str, WeightedScore]:
     """Precision, recall and F1 over all entities; 0 where there is nothing to divide by."""
-    untyped = _are_untyped(answered, expected)
     sentences = [
-        (set(entities(said, untyped=untyped)), set(entities(true, untyped=untyped)))
+        (set(entities(said)), set(entities(true)))
         for said, true in zip(answered, expected, strict=True)
     ]
     found, there = (np.array([len(each) for each in side]) for side in zip(*sentences, strict=True))
@@ -134,13 +152,8 @@ def entity_report(
     answered: Sequence[Sequence[str]], expected: Sequence[Sequence[str]]
 ) -> list[dict[str, Any]]:
     """A row a type of entity, in alphabetical order: precision, recall, F1 and their number."""
-    untyped = _are_untyped(answered, expected)
     said, true = (
-        {
-            (number, entity)
-            for number, tags in enumerate(side)
-            for entity in entities(tags, untyped=untyped)
-        }
+        {(number, entity) for number, tags in enumerate(side) for entity in entities(tags)}
         for side in (answered, expected)
     )
     found, there, right = (
@@ -155,20 +168,6 @@ def entity_report(
     return rows
 
 
-def _are_untyped(*sides: Sequence[Sequence[str]]) -> bool:
-    return {tag for side in sides for tags in side for tag in tags} <= {OUTSIDE, *_PREFIXES}
-
-
 def _harmonic_mean(precision: float, recall: float) -> float:
     total = precision + recall
     return 2 * precision * recall / total if total else 0.0
-
-
-def _split(tag: str) -> tuple[str, str]:
-    """Prefix and type; both empty outside of entities."""
-    if tag == OUTSIDE:
-        return "", ""
-    prefix, dash, kind = tag.partition("-")
-    if dash and prefix in _PREFIXES:
-        return prefix, kind
-    return "I", tag

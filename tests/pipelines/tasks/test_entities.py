@@ -2,6 +2,8 @@
 
 import pytest
 
+from pipelines.config.errors import UserError
+from pipelines.tasks import Answers, Items, family
 from pipelines.tasks.scoring.spans import Entity, entities, entity_report, entity_scores
 from pipelines.tasks.scoring.weighted import figures_of
 
@@ -28,9 +30,8 @@ def entity_figures(answered: list[list[str]], expected: list[list[str]]) -> dict
         # What a model may answer and no scheme allows.
         ("O I-PER O", [(1, 1, "PER")]),
         ("B-PER I-LOC I-LOC", [(0, 0, "PER"), (1, 2, "LOC")]),
-        # Types with dashes, tags without a prefix, nothing.
+        # Types with dashes, nothing.
         ("B-creative-work I-creative-work", [(0, 1, "creative-work")]),
-        ("NOUN NOUN VERB", [(0, 1, "NOUN"), (2, 2, "VERB")]),
         ("O O", []),
         ("", []),
     ],
@@ -62,10 +63,22 @@ def test_equal_entities_of_two_sentences_count_twice_and_schemes_may_differ() ->
     }  # fmt: skip
 
 
-def test_prefixes_alone_are_one_type() -> None:
-    figures = entity_figures([["B", "I", "O"]], [["B", "I", "I"]])
-    assert figures["eval/f1"] == 0.0
-    (row,) = entity_report([["B", "I", "B"]], [["B", "I", "B"]])
-    assert (row["items"], row["f1"]) == (2, 1)
-    # As parts of speech, of which Italian has a B, an E, an I and an S.
-    assert {row["label"] for row in entity_report([["B", "N"]], [["B", "N"]])} == {"B", "N"}
+@pytest.mark.parametrize(
+    "tags",
+    ["PER-B PER-I O", "b-per i-per o", "B_PER I_PER -", "B-PER I-PER -", "B I O", "B-PER PER O"],
+)
+def test_tags_of_no_published_scheme_are_refused(tags: str) -> None:
+    task = family("tagging")
+    items = [{"words": ["w"] * 3, "tags": tags.split()}] * 4
+    with pytest.raises(UserError, match="are of no scheme that entities are scored by: write O"):
+        task.labels(items, items)
+
+
+def test_tags_without_prefixes_are_scored_by_words() -> None:
+    expected = ["DET", "ADJ", "NOUN", "VERB", "DET", "NOUN", "PUNCT"]
+    answered = [*expected[:1], "NOUN", *expected[2:]]
+    items = Items([{"words": ["w"] * 7, "tags": expected}])
+    figures = family("tagging").figures(Answers([answered], 0), items)
+    assert set(figures.values()) == {pytest.approx(6 / 7)}
+    report = family("tagging").report(Answers([answered], 0), items)
+    assert {row["label"]: row["f1"] for row in report["by_label"]}["NOUN"] == pytest.approx(0.8)
