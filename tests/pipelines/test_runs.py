@@ -2,8 +2,6 @@
 
 import os
 import shutil
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -75,24 +73,6 @@ def test_an_attempt_keeps_its_run_and_a_retraining_gets_another(tmp_path: Path) 
     run = training.tracker.client().get_run(retrained)
     assert run.info.status == "FINISHED"
     assert run.data.tags["bertsmith.computed_on.processor"] == "of the worker"
-
-
-def test_of_two_builders_the_run_is_that_of_the_one_that_published(tmp_path: Path) -> None:
-    training = Training(tmp_path)
-    store = ArtifactStore(f"memory://{tmp_path.name}/store")
-    training.context = replace(training.context, store=store)
-
-    def build(draft: Draft) -> Built:
-        training.build()  # another builder is first
-        run_id = open_run("pretraining", {}, draft, training.context)
-        train = partial(Trained, {"eval/accuracy": 0.1}, {"processor": "of the second"})
-        return Built((), recorded(run_id, training.context, train))
-
-    encoder = store.get_or_build("encoder", version=1, settings={}, inputs={}, build=build)
-    assert encoder.statistics == {"eval/accuracy": 0.5}
-    published = training.tracker.find_run(encoder.fingerprint)
-    assert published == training.run_ids[0]
-    assert training.tracker.find_run(encoder.fingerprint) != published
 
 
 def test_an_attempt_that_goes_on_with_another_tracker_gets_a_run_there(tmp_path: Path) -> None:
