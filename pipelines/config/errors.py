@@ -15,20 +15,24 @@ Result = TypeVar("Result")
 
 HIDDEN = "***"
 
-# What is between :// and the host. A secret key may hold a slash (those of AWS do), so after
-# `name:` everything up to an @ goes, unless it is a port.
+# What is between :// and the host. After `name:` everything up to an @ goes, since passwords hold
+# slashes (AWS's), quotes and blanks. A number there is a port, but where the name is no host's.
 _USERINFO = re.compile(
-    r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.-]*://)"
-    r"(?:[^\s/?#'\"<>]*@|[^\s/?#@:'\"<>]+:(?!\d+(?:[/?#\s]|$))[^\s@'\"<>]*@)"
+    r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.-]*://)(?:"
+    r"[^\s/?#'\"<>]*@"
+    r"|(?:[^\s/?#@:'\"<>\[]*\.[^\s/?#@:'\"<>\[]*|localhost):(?!\d+(?:[/?#\s]|$))"
+    r"(?:(?!://)[^@\n]){0,200}@"
+    r"|[^\s/?#@:'\"<>\[.]+:(?!\d+(?:[?#\s]|$))(?:(?!://)[^@\n]){0,200}@)"
 )
-# Query parameters that carry a secret: presigned URLs of S3, Google and Azure, tokens, keys.
+# Query parameters that carry a secret: presigned URLs of S3, Google and Azure, tokens, keys; also
+# after a #, and encoded, as in ODBC's addresses.
 _SECRET_PARAMETER = re.compile(
-    r"(?P<name>[?&;](?:amp;)?(?:"
+    r"(?P<name>(?:[?&;#]|%3F|%26|%3B)(?:amp;)?(?:"
     r"x-(?:amz|goog)-(?:signature|credential|security-token)|awsaccesskeyid|googleaccessid|"
-    r"signature|sig|(?:access_?|auth_?|id_?|refresh_?|sas_?|session_?)?token|"
+    r"signature|sig|(?:access_?|auth_?|id_?|refresh_?|sas_?|session_?)?token|jwt|code|"
     r"(?:api|access|account|private|secret|sas|subscription)?[_-]?key|"
     r"(?:client_?)?secret|password|passwd|pwd|auth|authorization|credentials?"
-    r")=)[^&;\s'\"<>]+",
+    r")(?:=|%3D))(?:(?!%3B|%26)[^&;\s'\"<>])+",
     re.IGNORECASE,
 )
 

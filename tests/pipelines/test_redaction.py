@@ -31,6 +31,15 @@ SIGNED = (
         ("postgresql+psycopg2://ann:hidden@db/mlflow", "postgresql+psycopg2://db/mlflow"),
         ("s3://AKIA:hid/den+hidden=@bucket/prefix", "s3://bucket/prefix"),
         ("at http://ann:p@hidden@host/x, and", "at http://host/x, and"),
+        ("http://u:hid'den@host", "http://host"),
+        ("http://u:12345/6hidden@host", "http://host"),
+        ("postgresql://u:hid den@db", "postgresql://db"),
+        ("https://h/x#access_token=hidden&a=1", "https://h/x#access_token=***&a=1"),
+        ("https://h/x?code=hidden&jwt=hidden", "https://h/x?code=***&jwt=***"),
+        (
+            "mssql+pyodbc://?odbc_connect=UID%3Dann%3BPWD%3Dhidden%3BDATABASE%3Dx",
+            "mssql+pyodbc://?odbc_connect=UID%3Dann%3BPWD%3D***%3BDATABASE%3Dx",
+        ),
         (
             SIGNED,
             "https://bucket.s3.amazonaws.com/texts.txt.gz?X-Amz-Algorithm=AWS4-HMAC-SHA256"
@@ -49,7 +58,9 @@ def test_user_password_and_signature_are_cut(written: str, kept: str) -> None:
     [
         "sqlite:////home/ann/a@b/mlflow.db",
         "http://127.0.0.1:5000/#/models/x@champion",
-        "http://host:80/p@q",
+        "http://host.org:80/p@q",
+        "http://127.0.0.1:5000 does not answer, ask ann@host.org",
+        "http://[::1]:5000/models/x@champion",
         "s3://bucket/prefix@2",
         "models:/name@champion",
         "file:///tmp/a b@c",
