@@ -9,7 +9,7 @@ from pydantic import Field
 from flows.reporting.progress import ProgressReporter
 from flows.reporting.publishing import costing_the_page_alone
 from flows.run import network_task
-from flows.stopping import cancel_if_stopped, enter_flow, flow_in_progress
+from flows.stopping import cancel_if_stopped, flow_in_progress
 from pipelines.artifacts import Artifact
 from pipelines.config.errors import redacted
 from pipelines.config.runtime import RuntimeSettings
@@ -41,11 +41,10 @@ _DEFAULT = BatchPredictionRecipe()
 )
 def predict(recipe: BatchPredictionRecipe = _DEFAULT) -> Artifact:
     """Answer every row of files with a registered model; a killed run resumes at its shard."""
-    enter_flow()
-    check_store_and_tracker(recipe.runtime)
-    check_nodes(recipe.runtime)
     settings = BatchSettings(**recipe.model_dump(exclude={"runtime"}))
     with flow_in_progress(), ProgressReporter("predict") as progress:
+        check_store_and_tracker(recipe.runtime)
+        check_nodes(recipe.runtime)
         context = open_context(recipe.runtime, observe=progress.observe)
         task = network_task(build_predictions).with_options(
             task_run_name=f"answers of {recipe.model}"

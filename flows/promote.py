@@ -11,7 +11,7 @@ from prefect.logging import get_run_logger
 
 from flows.reporting.publishing import costing_the_page_alone
 from flows.run import Run, network_task
-from flows.stopping import enter_flow, flow_in_progress
+from flows.stopping import flow_in_progress
 from pipelines.recipes.connections import check_tracker, open_tracker
 from pipelines.recipes.registration import AliasRecipe, PromotionRecipe, RollbackRecipe
 from pipelines.registry import promote as registry
@@ -51,7 +51,6 @@ def rollback(recipe: RollbackRecipe = _ROLLBACK) -> Promotion:
 
 def _moved(decide: Callable[..., Promotion], recipe: AliasRecipe, *source: str) -> Promotion:
     """Decide and move the alias in tasks of this flow run, and report it on a page."""
-    enter_flow()
     check_tracker(recipe.runtime)
     tracker = open_tracker(recipe.runtime)
     with flow_in_progress():

@@ -30,7 +30,7 @@ from flows.reporting.publishing import (
     publish_report,
 )
 from flows.reporting.report import RunReport, StageRecord
-from flows.stopping import enter_flow, flow_in_progress
+from flows.stopping import flow_in_progress
 from pipelines.artifacts import Artifact
 from pipelines.config.errors import first_line, redacted, without_secrets
 from pipelines.recipes.connections import open_context, open_tracker
@@ -123,25 +123,20 @@ def started_run(
     A run that failed or was stopped publishes what it has. Raises what happened inside, whether
     publishing succeeds or not. A deployment's run is checked here; the command checks its own.
     """
-    enter_flow()
-    recipe, changed = _resolved(recipe, overrides)
-    if deployment.id is not None:
-        check_run(recipe, until)
-    report = RunReport(flow=flow, recipe=recipe, flow_run_url=flow_run_page())
-    tags = {
-        "bertsmith.flow_run": flow_run.id or "",
-        "bertsmith.flow": flow,
-        "bertsmith.recipe": recipe.name,
-    }
     with flow_in_progress(), ProgressReporter(flow) as progress:
+        recipe, changed = _resolved(recipe, overrides)
+        if deployment.id is not None:
+            check_run(recipe, until)
         for sentence in changed:
             progress.note(sentence)
-        parent = open_parent_run(
-            open_tracker(recipe.runtime, tags),
-            f"{flow} of {recipe.name}",
-            recipe,
-            report.flow_run_url,
-        )
+        report = RunReport(flow=flow, recipe=recipe, flow_run_url=flow_run_page())
+        tags = {
+            "bertsmith.flow_run": flow_run.id or "",
+            "bertsmith.flow": flow,
+            "bertsmith.recipe": recipe.name,
+        }
+        tracker = open_tracker(recipe.runtime, tags)
+        parent = open_parent_run(tracker, f"{flow} of {recipe.name}", recipe, report.flow_run_url)
         context = open_context(
             recipe.runtime, observe=progress.observe, tags={**tags, **parent.tags}
         )

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 
 _SAME_STOP_SECONDS = 1.0
-_KILL_SECONDS = 30.0  # after which Prefect kills a process that it asked to stop
-_CLOCKS_SECONDS = 10.0  # by which clocks of two machines may differ
 _last_stop = float("-inf")  # of this process, on the clock of `time.monotonic`
 _handled: set[int] = set()  # signals whose handler this process installed
 _stopped: set[str] = set()  # flow runs of this process
@@ -34,17 +32,6 @@ def stop_in_order() -> None:
             _handled.add(number)
 
 
-def stop_in_order_inside_flow() -> None:
-    """Install SIGTERM's handler again if the command had one: Prefect replaced it.
-
-    Prefect's handler raises at each signal; it restores the command's when the flow ends.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        return
-    if signal.SIGTERM in _handled:
-        signal.signal(signal.SIGTERM, _stop)
-
-
 def _stop(number: int, frame: Any) -> None:
     global _last_stop
     before, _last_stop = _last_stop, time.monotonic()
@@ -52,29 +39,22 @@ def _stop(number: int, frame: Any) -> None:
         raise KeyboardInterrupt
 
 
-def enter_flow() -> None:
-    """Restore the command's stop handler, if it has one."""
-    stop_in_order_inside_flow()
-
-
 @contextmanager
 def flow_in_progress() -> Iterator[None]:
-    """Every flow works inside this: a stop is remembered."""
+    """Every flow works inside this: signals stop it as they stop the command, and it is remembered.
+
+    Prefect replaced the command's handler of SIGTERM by one that raises at each signal; it restores
+    the command's when the flow ends. A flow that no command runs keeps Prefect's.
+    """
+    from prefect.exceptions import TerminationSignal
     from prefect.runtime import flow_run
 
-    with note_stops(flow_run.id):
-        yield
-
-
-@contextmanager
-def note_stops(flow_run_id: str | None) -> Iterator[None]:
-    """Remember that Ctrl-C or a signal ended this flow run; raises it again."""
-    from prefect.exceptions import TerminationSignal
-
+    if signal.SIGTERM in _handled and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _stop)
     try:
         yield
     except (KeyboardInterrupt, TerminationSignal):
-        _stopped.add(str(flow_run_id))
+        _stopped.add(str(flow_run.id))
         raise
 
 

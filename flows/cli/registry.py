@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flows.environment import home_folder, set_defaults
-from pipelines.config.errors import UserError
+from pipelines.config.errors import UserError, redacted
 from pipelines.registry.find import ANY_TASK, REGISTERED, is_folder, newest_of
 
 if TYPE_CHECKING:
@@ -35,6 +35,20 @@ Overrides = Annotated[
         help="Change one value of the recipe, as in pretraining.mask_fraction=0.2; repeatable.",
     ),
 ]
+Task = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FAMILY",
+        help="The task: classification, multi-label, regression, multiple-choice, tagging, "
+        "question-answering, sentence-embedding, or the .py file of a task of your own.",
+        show_default=False,
+    ),
+]
+TextColumn = Annotated[str | None, typer.Option(help="Column of --labels that holds the text.")]
+SecondTextColumn = Annotated[
+    str | None, typer.Option(help="Column of --labels with the second text of a pair.")
+]
+LabelColumn = Annotated[str | None, typer.Option(help="Column of --labels that holds the label.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for other programs.")]
 Model = Annotated[
     str | None,
@@ -121,34 +135,24 @@ def _say_note(progress: "Progress") -> None:
         say(progress.note)
 
 
-def newest(tracker: "Tracker", *kinds: str) -> str:
+def newest_at(home: Path | None, *kinds: str) -> str:
     """The newest champion of these kinds; if there is none, the newest verified version.
 
     Raises UserError if no version is verified.
     """
-    found = newest_of(tracker.client(), kinds)
-    if found is None:
-        raise _no_model(f"at {tracker.shown_uri}", kinds)
-    return found
-
-
-def newest_at(home: Path | None, *kinds: str) -> str:
-    """Likewise in the registry of this home, or the one that it names."""
     from pipelines.recipes.connections import check_tracker, has_registry, open_tracker
+    from pipelines.tasks import family_title
 
     runtime = runtime_of(home)
     check_tracker(runtime)
-    if not has_registry(runtime):
-        raise _no_model(f"of {runtime.home_folder()}", kinds)
-    return newest(open_tracker(runtime), *kinds)
-
-
-def _no_model(registry: str, kinds: tuple[str, ...]) -> UserError:
-    from pipelines.tasks import family_title
-
+    if has_registry(runtime):
+        newest = newest_of(open_tracker(runtime).client(), kinds)
+        if newest is not None:
+            return newest
     kind = f"of {ANY_TASK}" if ANY_TASK in kinds else f"of the kind {family_title(kinds[0])}"
-    return UserError(
-        f"the registry {registry} has no verified model {kind}; "
+    where = redacted(runtime.named_tracker()) or f"of {runtime.home_folder()}"
+    raise UserError(
+        f"the registry {where} has no verified model {kind}; "
         "run `bertsmith run` first, or name a model with --model"
     )
 

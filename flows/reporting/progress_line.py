@@ -123,12 +123,6 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def memory(num_bytes: float) -> str:
-    """`1.25 GiB`, or `310 MiB` below one."""
-    mebibytes = num_bytes / 2**20
-    return f"{mebibytes / 1024:.2f} GiB" if mebibytes >= 1024 else f"{mebibytes:.0f} MiB"
-
-
 def number(value: float) -> str:
     """`12,345`, `0.4213`; whole numbers stay whole."""
     if isinstance(value, int) or abs(value) >= 1000:

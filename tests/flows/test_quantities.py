@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.reporting.progress_line import duration, memory, number
+from flows.reporting.progress_line import duration, number
 
 
 @pytest.mark.parametrize(
@@ -11,13 +11,6 @@ from flows.reporting.progress_line import duration, memory, number
 )
 def test_durations(seconds: float, said: str) -> None:
     assert duration(seconds) == said
-
-
-@pytest.mark.parametrize(
-    ("num_bytes", "said"), [(310 * 2**20, "310 MiB"), (1.25 * 2**30, "1.25 GiB")]
-)
-def test_memory(num_bytes: float, said: str) -> None:
-    assert memory(num_bytes) == said
 
 
 @pytest.mark.parametrize(

@@ -74,12 +74,13 @@ def test_inside_a_flow_prefects_handler_gives_way_to_the_commands_own(
     signal.signal(signal.SIGINT, interrupt)
     stopping.stop_in_order()
     signal.signal(signal.SIGTERM, prefects)
-    stopping.stop_in_order_inside_flow()
-    assert is_stopped_by(signal.SIGTERM)
-    assert not is_stopped_by(signal.SIGTERM)
+    with stopping.flow_in_progress():
+        assert is_stopped_by(signal.SIGTERM)
+        assert not is_stopped_by(signal.SIGTERM)
 
 
 def test_a_flow_that_no_command_runs_keeps_prefects_handler(clock: Clock) -> None:
     kept = signal.getsignal(signal.SIGTERM)
-    stopping.stop_in_order_inside_flow()
+    with stopping.flow_in_progress():
+        pass
     assert signal.getsignal(signal.SIGTERM) is kept

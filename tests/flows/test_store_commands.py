@@ -1,7 +1,5 @@
 """`bertsmith store` and `bertsmith store prune`, on a home of a few small artifacts."""
 
-import json
-import shlex
 from pathlib import Path
 
 import pytest
@@ -26,11 +24,6 @@ def test_the_store_is_listed_and_pruned_only_when_asked(
 ) -> None:
     corpus = _build(own_home, "corpus")
     encoder = _build(own_home, "encoder", corpus=corpus)
-    assert run(["store", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [each["kind"] for each in found["artifacts"]] == ["corpus", "encoder"]
-    assert found["artifacts"][0]["used_by"] == [encoder.fingerprint]
-
     from pipelines.config.runtime import RuntimeSettings
     from pipelines.tracking.tracker import FINGERPRINT_TAG
 
@@ -47,14 +40,11 @@ def test_the_store_is_listed_and_pruned_only_when_asked(
     assert run(["store", "prune", "--days", "0"]) == 0
     said = capsys.readouterr().out
     assert "task" in said
-    assert "`bertsmith store prune --days 0 --yes` removes it" in said
+    assert "the same command with --yes removes it" in said
     assert list((own_home / "store" / "task").glob("*/manifest.json"))
     places = ["--home", str(own_home), "--store", f"{own_home}/store"]
     command = ["store", "prune", *places, "--days", "0"]
-    assert run(command) == 0
-    printed = capsys.readouterr().out.split("`")[1]
-    assert shlex.split(printed) == ["bertsmith", *command, "--yes"]
-    assert run(shlex.split(printed)[1:]) == 0
+    assert run([*command, "--yes"]) == 0
     assert "freed" in capsys.readouterr().out
     assert not list((own_home / "store" / "task").glob("*/manifest.json"))
     assert ArtifactStore(own_home / "store").find("corpus", corpus.fingerprint) == corpus
@@ -97,7 +87,7 @@ def test_no_secret_of_store_or_registry_is_printed(
     tracker = f"sqlite:///{own_home / 'mlflow.db'}?password=hidden"  # SQLite ignores it
     monkeypatch.setenv("MLFLOW_TRACKING_URI", tracker)
     store = "memory://key:hidden@bucket/store"
-    for command in (["store"], ["store", "--json"], ["store", "prune"]):
+    for command in (["store"], ["store", "prune"]):
         assert run([*command, "--store", store]) == 0
         said = capsys.readouterr()
         assert "bucket/store" in said.out

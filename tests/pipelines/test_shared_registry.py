@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.cli.registry import newest
-from pipelines.registry.find import KIND_TAG, VERIFIED_TAG, list_models
+from pipelines.registry.find import KIND_TAG, VERIFIED_TAG, list_models, newest_of
 from pipelines.tracking.tracker import Tracker
 from tests.pipelines.trackers import home, server_port, tracker
 
@@ -81,7 +80,7 @@ def test_the_server_looks_for_the_model_and_others_things_stay_theirs(
     registered(tracker, tmp_path, "closed", 1, proved)
     tracker.client().set_registered_model_alias("ours", "champion", "2")
     shared = Tracker(uri=gate, experiment="tests")
-    assert newest(shared, "classification", "multi_label") == "ours/2"
+    assert newest_of(shared.client(), ["classification", "multi_label"]) == "ours/2"
     assert len(asked) == 4, asked  # each kind, and the aliases of each name that has such versions
     rows = list_models(shared)
     assert len(rows) == 16

@@ -7,7 +7,19 @@ from typing import Annotated
 import typer
 
 from flows.cli.commands.run import as_overrides, labelled_source
-from flows.cli.registry import AsJson, Home, context_of, model_address, named, say, tracker_of
+from flows.cli.registry import (
+    AsJson,
+    Home,
+    LabelColumn,
+    SecondTextColumn,
+    Task,
+    TextColumn,
+    context_of,
+    model_address,
+    named,
+    say,
+    tracker_of,
+)
 from pipelines.config.errors import UserError
 
 
@@ -27,19 +39,10 @@ def evaluate(
     split: Annotated[
         str | None, typer.Option(help="The split to evaluate on, if --labels is a folder.")
     ] = None,
-    task: Annotated[
-        str | None,
-        typer.Option(metavar="FAMILY", help="Which task, if the model has several."),
-    ] = None,
-    text_column: Annotated[
-        str | None, typer.Option(help="Column of --labels that holds the text.")
-    ] = None,
-    second_text_column: Annotated[
-        str | None, typer.Option(help="Column of --labels with the second text of a pair.")
-    ] = None,
-    label_column: Annotated[
-        str | None, typer.Option(help="Column of --labels that holds the label.")
-    ] = None,
+    task: Task = None,
+    text_column: TextColumn = None,
+    second_text_column: SecondTextColumn = None,
+    label_column: LabelColumn = None,
     overrides: Annotated[
         list[str] | None,
         typer.Option(

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from flows.cli.registry import Home, Overrides, Store
+from flows.cli.registry import (
+    Home,
+    LabelColumn,
+    Overrides,
+    SecondTextColumn,
+    Store,
+    Task,
+    TextColumn,
+)
 from flows.environment import home_folder, prepare_flows, set_defaults
 from flows.stopping import stop_in_order
 from pipelines.config.errors import UserError
@@ -97,25 +105,10 @@ def run(
             "[default: a share of --labels]",
         ),
     ] = None,
-    task: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FAMILY",
-            help="The task that --labels are for: classification, multi-label, regression, "
-            "multiple-choice, tagging, question-answering, sentence-embedding, or the .py file "
-            "of a task of your own. [default: the recipe's]",
-            show_default=False,
-        ),
-    ] = None,
-    text_column: Annotated[
-        str | None, typer.Option(help="Column of --labels that holds the text.")
-    ] = None,
-    second_text_column: Annotated[
-        str | None, typer.Option(help="Column of --labels with the second text of a pair.")
-    ] = None,
-    label_column: Annotated[
-        str | None, typer.Option(help="Column of --labels that holds the label.")
-    ] = None,
+    task: Task = None,
+    text_column: TextColumn = None,
+    second_text_column: SecondTextColumn = None,
+    label_column: LabelColumn = None,
     encoder: Annotated[
         str | None,
         typer.Option(

@@ -1,22 +1,19 @@
 """Commands that list the artifact store and remove what is unused."""
 
-import json
-import shlex
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.cli.registry import AsJson, Home, Store, runtime_of, tracker_of
-from flows.reporting.progress_line import duration, memory
+from flows.cli.registry import Home, Store, runtime_of, tracker_of
+from flows.reporting.progress_line import duration
 from pipelines.config.errors import UserError, redacted
 
 if TYPE_CHECKING:
     from pipelines.artifacts import ArtifactStore
-    from pipelines.artifacts.pruning import Entry, Inventory
+    from pipelines.artifacts.pruning import Entry
 
-_DAYS = 30.0
 _TRAINED = {"encoder", "finetuned", "imported_model", "imported_encoder"}
 _UNFINISHED = "files of an unfinished build"
 
@@ -25,15 +22,13 @@ commands = typer.Typer()
 
 
 @commands.callback(invoke_without_command=True)
-def show(
-    context: typer.Context, home: Home = None, store: Store = None, as_json: AsJson = False
-) -> None:
+def show(context: typer.Context, home: Home = None, store: Store = None) -> None:
     """List the artifacts of the store: size, age, origin, users.
 
     Example: bertsmith store
     """
     if context.invoked_subcommand is not None:
-        if home or store or as_json:
+        if home or store:
             raise UserError(f"give options after {context.invoked_subcommand}")
         return
     from pipelines.artifacts.pruning import take_inventory
@@ -43,9 +38,6 @@ def show(
     models = fingerprints_in_use(tracker) if tracker.exists() else {}
     inventory = take_inventory(artifacts)
     users = inventory.users()
-    if as_json:
-        print(json.dumps(_as_json(artifacts, inventory, models), indent=2))
-        return
     if not inventory.artifacts and not inventory.leftovers:
         print(f"The store {redacted(artifacts.url)} is empty; `bertsmith run` fills it.")
         return
@@ -72,7 +64,7 @@ def prune(
     days: Annotated[
         float,
         typer.Option(min=0, max=36500, help="Keep what is younger, or used by a younger run."),
-    ] = _DAYS,
+    ] = 30.0,
     yes: Annotated[
         bool, typer.Option("--yes", help="Remove them; without this they are only listed.")
     ] = False,
@@ -120,24 +112,12 @@ def prune(
         print(f"{_row(removal)}  {what}: older than {days:g} days, and nothing uses it")
     total = sum(removal.num_bytes for removal in removals)
     if not yes:
-        command = _command(home, store, days, without_models=without_models)
-        print(f"\n{_size(total)} would be freed; `{command}` removes it.")
+        print(f"\n{_size(total)} would be freed; the same command with --yes removes it.")
         return
     done = carry_out(artifacts, removals)
     print(f"\n{_size(sum(removal.num_bytes for removal in done))} freed.")
     if len(done) < len(removals):
         print(f"{len(removals) - len(done)} entries are in use by a running build and stay.")
-
-
-def _command(home: Path | None, store: str | None, days: float, *, without_models: bool) -> str:
-    """The same command with `--yes`, which removes what was listed."""
-    given = {"--home": home, "--store": store and redacted(store)}
-    words = [word for name, value in given.items() if value for word in (name, str(value))]
-    if days != _DAYS:
-        words += ["--days", f"{days:g}"]
-    if without_models:
-        words.append("--without-models")
-    return shlex.join(["bertsmith", "store", "prune", *words, "--yes"])
 
 
 def _open(home: Path | None, store: str | None) -> "ArtifactStore":
@@ -151,42 +131,9 @@ def _row(entry: "Entry") -> str:
 
 
 def _size(num_bytes: float) -> str:
-    return memory(num_bytes) if num_bytes >= 2**20 else f"{num_bytes / 1024:.0f} KiB"
+    return f"{num_bytes / 2**20:,.1f} MiB"
 
 
 def _age(moment: datetime) -> str:
     seconds = max(0.0, (datetime.now(UTC) - moment).total_seconds())
     return duration(seconds) if seconds < 86_400 else f"{seconds / 86_400:.0f} days"
-
-
-def _as_json(
-    store: "ArtifactStore", inventory: "Inventory", models: dict[str, tuple[str, ...]]
-) -> dict[str, Any]:
-    users = inventory.users()
-    return {
-        "store": redacted(store.url),
-        "artifacts": [
-            {
-                "kind": each.kind,
-                "fingerprint": each.fingerprint,
-                "bytes": each.num_bytes,
-                "created": each.manifest.created,
-                "code_version": each.manifest.code_version,
-                "inputs": each.manifest.inputs,
-                "used_by": users[each.fingerprint],
-                "models": list(models.get(each.fingerprint, ())),
-            }
-            for each in inventory.artifacts
-            if each.manifest
-        ],
-        "leftovers": [
-            {
-                "kind": each.kind,
-                "fingerprint": each.fingerprint,
-                "bytes": each.num_bytes,
-                "modified": each.modified.isoformat(timespec="seconds"),
-                "is_held": each.is_held,
-            }
-            for each in inventory.leftovers
-        ],
-    }
