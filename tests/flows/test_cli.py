@@ -123,7 +123,7 @@ def one_short_text(tmp_path: Path) -> Path:
     ("arguments", "words"),
     [
         (["run", "--corpus", "{folder}/no-such-*.txt"], "no-such-*.txt"),
-        (["run", "--corpus", "{folder}/empty.txt"], "has none"),
+        (["run", "--corpus", "{folder}/empty.txt"], "at least 4 documents"),
         (
             ["run", "{recipe}", "--until", "vocabulary", "--set", "vocabulary.size=60000"],
             "60,000 tokens",
@@ -196,7 +196,7 @@ def test_an_evaluation_reads_the_columns_that_are_named(
         tracker: object, reference: str, settings: LabelledFile, task: str | None, store: object
     ) -> tuple[dict, dict]:
         asked.append((settings.text_column, settings.second_text_column, settings.label_column))
-        return {"items": 1}, {"model": "m/1", "columns": ["text from column 'a'"]}
+        return {"items": 1}, {"model": "m/1"}
 
     monkeypatch.setattr("pipelines.inference.model_evaluation.evaluate_file", evaluated)
     named = ["--text-column", "a", "--second-text-column", "b", "--label-column", "c"]
@@ -205,4 +205,4 @@ def test_an_evaluation_reads_the_columns_that_are_named(
     assert run(["evaluate", "--model", "m", "--labels", "x.csv", *named]) == DONE
     assert asked == [("a", "b", "c")]
     said = capsys.readouterr().err.splitlines()
-    assert said == ["model: models:/m/1", "x.csv: text from column 'a'"]
+    assert said == ["model: models:/m/1"]

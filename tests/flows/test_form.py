@@ -24,7 +24,8 @@ def test_sources_and_labelled_data_are_tabs_with_fields(definitions: dict[str, A
         for tab in tabs["anyOf"]:
             model = definitions[tab["$ref"].rpartition("/")[2]]
             assert model["title"]
-            assert model["properties"]["kind"]["const"] == model["properties"]["kind"]["default"]
+            kind = model["properties"]["kind"]
+            assert kind["default"] in kind.get("enum", [kind.get("const")])
     names = {tab["$ref"].rpartition("/")[2] for tab in labels["anyOf"]}
     assert names == {"CorpusSourceLabels", "LabelledFile", "LabelledDataset", "NoLabels"}
 

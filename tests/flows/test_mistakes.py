@@ -38,7 +38,6 @@ CASES = {
     "a pipe of labels": ([*DATASET, "{here}/pipe.csv"], "pipe.csv"),
     "no such column": ([*DATASET, "{here}/rows.csv", "--label-column", "genre"], "genre"),
     "one label alone": ([*DATASET, "{here}/one-label.csv"], "two labels"),
-    "labels that are nan": ([*DATASET, "{here}/nan.csv"], "line 3"),
     "a store of an unknown kind": (["run", "--store", "qq://bucket/prefix"], "qq://bucket"),
     "a store that is away": (
         ["run", "--store", "http://127.0.0.1:{closed_port}/x"],
@@ -74,12 +73,12 @@ CASES = {
     "age without end": (["store", "prune", "--days", "inf"], "--days"),
     "an age beyond the calendar": (["store", "prune", "--days", "800000"], "--days"),
     "texts twice": (["predict", "--file", "{here}/rows.csv", "x"], "--file"),
-    "texts in UTF-16": (["predict", "--file", "{here}/utf16.yaml"], "UTF-16"),
+    "texts in UTF-16": (["predict", "--file", "{here}/utf16.txt"], "UTF-16"),
     "a model and settings": (
         ["evaluate", "--model", "m", "--labels", "x.csv", "--set", "a.b=1"],
         "--set",
     ),
-    "a second text of no file": (["evaluate", "--second-text-column", "b"], "--labels"),
+    "a second text of no file": (["run", "--second-text-column", "b"], "--labels"),
     "a model that is not there": (
         ["evaluate", "--model", "m", "--labels", "{here}/header.csv"],
         "'m' is neither a folder nor a model",
@@ -168,7 +167,8 @@ def places(tmp_path: Path) -> dict[str, object]:
         (tmp_path / f"text{number}.md").write_text("Words enough to be a document of its own.")
     (tmp_path / "circle.txt").symlink_to("circle.txt")
     (tmp_path / "header.csv").write_text("text,label\n")
-    (tmp_path / "utf16.yaml").write_text("name: a\n", encoding="utf-16")
+    for name in ("utf16.yaml", "utf16.txt"):
+        (tmp_path / name).write_text("name: a\n", encoding="utf-16")
     (tmp_path / "latin1.yaml").write_bytes(b"name: caf\xe9\n")
     (tmp_path / "binary.yaml").write_bytes(bytes(range(32)) * 8)
     os.mkfifo(tmp_path / "pipe")
@@ -178,7 +178,6 @@ def places(tmp_path: Path) -> dict[str, object]:
     (tmp_path / "one-label.csv").write_text(
         "\n".join(["text,label", *(f"text {number},a" for number in range(20))])
     )
-    (tmp_path / "nan.csv").write_text("\n".join(["text,label", rows[0], "some text,nan", *rows]))
     models = {
         "broken": ('{"model_type": "be', "model.safetensors", b""),
         "list": ("[]", "model.safetensors", b""),

@@ -5,6 +5,8 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
+import prefect.exceptions  # before a test names a home that is not there
+import prefect.runtime  # noqa: F401
 import pytest
 
 from flows import stopping

@@ -137,8 +137,8 @@ def test_errors_lose_their_secrets_and_keep_their_kind() -> None:
     ("uri", "sentence"),
     [
         ("foo://host", "begins with none of http://"),
-        ("http://ann:hidden@127.0.0.1:9", "tracker at http://127.0.0.1:9 does not answer ("),
-        ("http://127.0.0.1:port", "must be a number"),
+        ("http://ann:hidden@127.0.0.1:9", "holds a password; give it as MLFLOW_TRACKING_USERNAME"),
+        ("http://127.0.0.1:port", "is no address such as http://host:5000"),
         ("http://no-such-host.invalid:5000", "does not answer ("),
         ("sqlite:////no/such/folder/mlflow.db", "cannot be written; make its folder"),
     ],
