@@ -1,45 +1,50 @@
 """Answers to whole files, shard by shard, by one version of a registered model."""
 
-import logging
+import hashlib
+import json
+import posixpath
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
-from threading import Event
+from typing import Any, Final, NamedTuple
 
 import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
 from pydantic import Field
 
-from bert_core.inference.tables import question_of
+from bert_core.inference.tables import Question, is_blank, question_of
+from bert_core.model.catalogue import Model
 from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.artifacts.access import store_errors
 from pipelines.cluster.mapping import Shared, map_tasks
-from pipelines.config.errors import Uri, UserError
-from pipelines.config.settings import Settings
+from pipelines.config.errors import Uri, UserError, first_line
 from pipelines.config.versions import versions_of
-from pipelines.inference.shards import (
-    LISTING,
-    Shard,
-    asked_shards,
-    copy_answers,
-    made_folder,
-    write_answers,
-)
-from pipelines.inference.tables import FileTable, format_of
+from pipelines.inference.answers import answers_to, asked_of, check_rows, holds_lists, texts_of
+from pipelines.inference.tables import FileTable, Table, format_of, read_shards
 from pipelines.io.files import expand, size_and_digest
+from pipelines.io.tables import TableSettings
 from pipelines.registry.find import digest_of, find_model, reference_to
-from pipelines.registry.opening import open_model
-from pipelines.stage import Observer, Progress, StageContext
+from pipelines.registry.opening import OpenedModel, open_model
+from pipelines.stage import Progress, StageContext
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
 
-logger = logging.getLogger(__name__)
+KIND: Final = "predictions"
+_VERSION: Final = 6
+_ROW, _MODEL = "row", "model"  # columns of the row's number in its file, from 0, and of the version
+# Readers of a folder of Parquet files leave names with an underscore out.
+LISTING: Final = "_predictions.json"
+_TEXTS: Final = ("text", "second_text")  # what --text-column and --second-text-column name
+# By what a question says of a column: of a single shard the values do not tell it.
+_TYPES: Final[Mapping[Any, pa.DataType]] = {
+    str: pa.string(), int: pa.int64(), float: pa.float64(),
+    list[str]: pa.list_(pa.string()), list[float]: pa.list_(pa.float64()),
+}  # fmt: skip
 
-KIND = "predictions"
-_VERSION = 5
 
-
-class BatchSettings(Settings):
+class BatchSettings(TableSettings):
     """Which model answers the rows of which files."""
 
     model: str = Field(
@@ -50,8 +55,8 @@ class BatchSettings(Settings):
     )
     files: tuple[Uri, ...] = Field(
         default=(),
-        description="Files with a text a line, or .csv, .tsv, .jsonl or .parquet tables: paths, "
-        "globs, folders or URLs such as s3://bucket/texts/*.parquet.",
+        description="Files with a text a line (.txt), or .csv, .tsv, .jsonl, .parquet or .arrow "
+        "tables: paths, globs, folders or URLs such as s3://bucket/texts/*.parquet.",
     )
     columns: dict[str, str] = Field(
         default_factory=dict,
@@ -69,6 +74,20 @@ class BatchSettings(Settings):
     )
 
 
+class Shard(NamedTuple):
+    """Rows of one file, and the file that their answers go to."""
+
+    name: str
+    numbers: list[int]
+    columns: Table
+
+    @property
+    def digest(self) -> str:
+        """Of the rows: the answers to others, of a file that has changed, are not used."""
+        rows = json.dumps([self.numbers, self.columns])
+        return hashlib.sha256(rows.encode()).hexdigest()
+
+
 def build_predictions(settings: BatchSettings, tracker: Tracker, context: StageContext) -> Artifact:
     """The rows of all files with their answers, as Parquet shards of one artifact of the store.
 
@@ -80,24 +99,24 @@ def build_predictions(settings: BatchSettings, tracker: Tracker, context: StageC
         raise UserError("batch prediction needs files to answer; name them with files")
     version = find_model(tracker.client(), settings.model)
     reference = reference_to(version)
-    found = (path for each in settings.files for path in expand(each))
+    paths = [path for each in settings.files for path in expand(each)]
     # A folder of answers lists its files in one that holds no rows.
-    paths = [path for path in found if not path.endswith(f"/{LISTING}")]
+    paths = [path for path in paths if not path.endswith(f"/{LISTING}")]
     if settings.out:
-        made_folder(settings.out)  # a mistake ends the run here, not after hours of answers
+        _check_target(settings.out, settings.files)
     files = [(path, size_and_digest(path)[1]) for path in paths]
-    formats = {f"format {n}": format_of(path) for n, path in enumerate(paths)}
+    reading = settings.model_dump(exclude={"model", "files", "out"})
     predictions = context.store.get_or_build(
         KIND,
         version=_VERSION,
-        settings={"columns": settings.columns, "rows_per_shard": settings.rows_per_shard},
+        settings=reading,
         inputs={
             "model": version.tags.get(FINGERPRINT_TAG, ""),
             "package": digest_of(version),
             "version": reference,
             "libraries": versions_of("pyarrow", "tokenizers", "torch"),
             **{f"file {n}": digest for n, (_, digest) in enumerate(files)},
-            **formats,
+            **{f"format {n}": format_of(path, settings) for n, path in enumerate(paths)},
         },
         build=partial(_predict, settings, reference, files, tracker, context),
     )
@@ -115,130 +134,218 @@ def _predict(
     draft: Draft,
 ) -> Built:
     opened = open_model(tracker, reference)
-    question = question_of(opened[0])
-    shards = partial(
-        asked_shards, columns=settings.columns, question=question, model=opened[0],
-        rows_per_shard=settings.rows_per_shard,
-    )  # fmt: skip
-    paths = [path for path, _ in files]
     # A mistake in the last row ends the run here, not after hours of answers.
-    given_up = Event()
-    with ThreadPoolExecutor(1, "reading") as thread:
-        reading = thread.submit(
-            _read_through, map(shards, paths), question.is_of_pairs, given_up, context.observe
-        )
-        try:
-            # Starts Ray meanwhile, on this thread: Ray ends with the thread that starts it.
-            shared = Shared(opened)
-            total, asked = reading.result()
-        finally:
-            given_up.set()
-    if not total:
-        raise UserError(f"there is no row to answer in {len(paths)} files")
+    total, asked = _read_through(opened[0], settings, files, context)
     names: list[str] = []
-    follow = _Following(total, context.observe)
+    started, num_before, num_answered = time.monotonic(), 0, 0
+
+    def unanswered() -> Iterator[Shard]:
+        """The shards that no earlier run has answered."""
+        nonlocal num_before
+        for number, (path, digest) in enumerate(files):
+            for index, rows in enumerate(asked_shards(path, settings, opened[0])):
+                names.append(f"part-{number:05}-{index:05}.parquet")
+                shard = Shard(names[-1], rows.numbers, rows.columns)
+                if (draft.finished(shard.name) or {}).get("digest") == shard.digest:
+                    num_before += len(rows.numbers)
+                else:
+                    yield shard
+            fsspec.url_to_fs(path)[0].invalidate_cache()  # of what a store said before
+            if size_and_digest(path)[1] != digest:
+                raise UserError(
+                    f"{path} changed during the run; wait until nothing writes it, and run again"
+                )
+
+    def on_result(_: int, num_rows: int) -> None:
+        nonlocal num_answered
+        is_first, num_answered = not num_answered, num_answered + num_rows
+        rate = num_answered / max(time.monotonic() - started, 1e-9)
+        done = num_before + num_answered
+        note = f"resumed: {num_before:,} rows were answered before" if num_before else ""
+        context.observe(
+            Progress(
+                stage=KIND, done=done, total=total, unit="rows",
+                figures={"rate": f"{rate:,.0f} rows/s"}, note=note if is_first else "",
+                seconds_left=(total - done) / rate,
+            )
+        )  # fmt: skip
+
     map_tasks(
-        partial(write_answers, draft, shared, reference, asked),
-        _unanswered(files, shards, draft, names, follow),
-        num_workers=context.runtime.num_workers,
-        on_result=follow.answered,
+        partial(write_answers, draft, Shared(opened), reference, asked),
+        unanswered(),
+        num_workers=context.num_workers,
+        on_result=on_result,
     )
-    return Built(names, {"rows": total, "files": len(paths), "model": reference})
+    return Built(names, {"rows": total, "files": len(files), "model": reference})
 
 
 def _read_through(
-    files: Iterable[Iterator[FileTable]], is_of_pairs: bool, given_up: Event, observe: Observer
+    model: Model, settings: BatchSettings, files: Sequence[tuple[str, str]], context: StageContext
 ) -> tuple[int, list[str]]:
-    """How many rows all files have, and what they are asked about; each row is checked.
-
-    Ends early once `given_up` is set.
-    """
+    """How many rows all files have, and what they are asked about; each row is checked."""
+    question = question_of(model)
     num_rows, asked = 0, dict[str, None]()
-    for rows in chain.from_iterable(files):
-        if given_up.is_set():
-            break
-        num_rows += len(rows.numbers)
-        others = asked.keys() ^ rows.columns.keys()
-        if num_rows > len(rows.numbers) and is_of_pairs and others:
-            raise UserError(
-                f"some files have a column {', '.join(sorted(others))} and others have none "
-                f"({rows.path}): pairs are answered with a number and texts with a vector; answer "
-                "them in two runs"
-            )
-        asked.update(dict.fromkeys(rows.columns))
-        observe(Progress(stage="reading", done=num_rows, total=0, unit="rows"))
+    for path, _ in files:
+        for rows in asked_shards(path, settings, model):
+            others = asked.keys() ^ rows.columns.keys()
+            if num_rows and question.is_of_pairs and others:
+                raise UserError(
+                    f"some files have a column {', '.join(sorted(others))} and others have none "
+                    f"({path}): pairs are answered with a number and texts with a vector; answer "
+                    "them in two runs"
+                )
+            num_rows += len(rows.numbers)
+            asked.update(dict.fromkeys(rows.columns))
+            context.observe(Progress(stage="reading", done=num_rows, total=0, unit="rows"))
+    if not num_rows:
+        raise UserError(f"there is no row to answer in {len(files)} files")
+    taken = {_ROW, _MODEL} & {*asked, *question.answers}
+    if taken:
+        raise UserError(
+            f"the answers have columns {_ROW} and {_MODEL} of their own, and this model has "
+            f"{min(taken)} too; answer the files with `predict --file`"
+        )
     return num_rows, list(asked)
 
 
-def _unanswered(
-    files: Sequence[tuple[str, str]],
-    shards: Callable[[str], Iterator[FileTable]],
-    draft: Draft,
-    names: list[str],
-    follow: "_Following",
-) -> Iterator[Shard]:
-    """The shards that no earlier run has answered; the names of all are added to `names`.
+def asked_shards(path: str, settings: BatchSettings, model: Model) -> Iterator[FileTable]:
+    """The rows of a file with the columns that a model is asked about, so many at a time.
 
-    Raises UserError for a file that has no longer the bytes of its digest, once it is read.
+    Raises UserError where the file lacks a column, for a row without a text, and for a cell that is
+    none.
     """
-    for number, (path, digest) in enumerate(files):
-        for index, rows in enumerate(shards(path)):
-            names.append(f"part-{number:05}-{index:05}.parquet")
-            shard = Shard(names[-1], rows.numbers, rows.columns)
-            found = draft.finished(shard.name) or {}
-            if found.get("digest") == shard.digest:
-                follow.found(len(rows.numbers))
-            else:
-                yield shard
-        if _digest_now(path, otherwise=digest) != digest:
+    question = question_of(model)
+    renamed = _renamed(settings.columns, question)
+    for rows in read_shards(path, settings.rows_per_shard, settings):
+        if not rows.numbers:
+            continue
+        table = asked_of(rows, renamed, question).columns
+        missing = question.missing(table)
+        if missing:
             raise UserError(
-                f"{path} changed during the run; wait until nothing writes it, and run again"
+                f"{path} has no column {' and no column '.join(missing)}; say with columns what it "
+                "calls them"
             )
+        check_rows(model, table, rows.numbers, path)
+        texts = {name: list(map(_as_text, cells)) for name, cells in table.items()}
+        yield FileTable(path, rows.numbers, texts)
 
 
-def _digest_now(path: str, otherwise: str) -> str:
-    """The digest of its bytes; `otherwise`, with a warning, if it can no longer be read."""
-    reason: Exception
+def _renamed(columns: Mapping[str, str], question: Question) -> dict[str, str]:
+    """By the question's name of a column, the one that the files have."""
+    known = (*question.columns, *question.optional)
+    by_place = dict(zip(_TEXTS, texts_of(question), strict=False))
+    renamed: dict[str, str] = {}
+    for name, theirs in columns.items():
+        own = name if name in known else by_place.get(name, name)
+        if own not in known or own in renamed:
+            raise UserError(
+                f"this model is asked about {', '.join(known)}, once each: leave out the column "
+                f"{theirs!r}, which was named as {name}"
+            )
+        renamed[own] = theirs
+    return renamed
+
+
+def _as_text(cell: Any) -> Any:
+    """The cell as a text, or as a list of them; None where it holds nothing."""
+    if is_blank(cell):
+        return None
+    return [str(each) for each in cell] if isinstance(cell, list) else str(cell)
+
+
+def write_answers(
+    draft: Draft,
+    opened: Shared[OpenedModel],
+    reference: str,
+    asked: Sequence[str],
+    shard: Shard,
+) -> int:
+    """Answer the rows of a shard and write them with their answers; returns how many they are.
+
+    All shards have the same columns of the same types: those that are `asked` about in any of them
+    are empty where a shard lacks them. One thread computes, because more of them round in another
+    order: other bytes.
+    """
+    torch.set_num_threads(1)
+    model, tokenizer = opened.value()
+    question, nothing = question_of(model), [None] * len(shard.numbers)
+    kinds = {name: list[str] if holds_lists(question, name) else str for name in asked}
+    table: dict[str, Any] = {
+        _ROW: shard.numbers,
+        **{name: _column(shard.columns.get(name, nothing), kinds[name]) for name in asked},
+    }
+    for name, values in answers_to(model, tokenizer, shard.columns).items():
+        table[name] = _column(values, question.answers.get(name))
+    table[_MODEL] = [reference] * len(shard.numbers)
+    with draft.file(shard.name) as target:
+        pq.write_table(pa.table(table), target.path)
+        target.figures |= {"rows": len(shard.numbers), "digest": shard.digest}
+    return len(shard.numbers)
+
+
+def _column(values: Sequence[Any], kind: Any) -> pa.Array:
+    """An Arrow array; vectors keep their float32."""
+    is_vectors = len(values) and isinstance(values[0], np.ndarray)
+    return pa.array(values, None if is_vectors else _TYPES.get(kind))
+
+
+def _check_target(target: str, files: Sequence[str]) -> None:
+    """Raise UserError where answers could not be copied to `target`, or would be asked next time.
+
+    A mistake ends the run here, not after hours of answers.
+    """
     try:
-        fsspec.url_to_fs(path)[0].invalidate_cache()  # of what the store said before
-        return size_and_digest(path)[1]
-    except UserError as error:
-        reason = error
-    except store_errors() as error:  # it was moved away, or its address has expired
-        reason = error
-    logger.warning("%s was not checked for changes after it was read: %s", path, reason)
-    return otherwise
+        filesystem, folder = fsspec.url_to_fs(target)
+        for asked in files:
+            source, plain = fsspec.url_to_fs(asked)
+            if source.isdir(plain) and f"{folder}/".startswith(f"{plain.rstrip('/')}/"):
+                raise UserError(
+                    f"answers in {target} would be asked at the next run, as all of {asked} is; "
+                    "name a folder beside it"
+                )
+        filesystem.makedirs(folder, exist_ok=True)
+        filesystem.pipe_file(probe := posixpath.join(folder, "_probe"), b"")
+        filesystem.rm_file(probe)
+    except (*store_errors(), ImportError, ValueError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise _not_copied(target, error) from error
 
 
-class _Following:
-    """Reports how many rows are answered, how fast, and the time left."""
+def copy_answers(predictions: Artifact, target: str) -> None:
+    """Copy every shard to `target`; each appears whole there.
 
-    def __init__(self, total: int, observe: Observer) -> None:
-        self.total = total
-        self._observe = observe
-        self._num_found = self._num_answered = 0
-        self._started = time.monotonic()
+    Shards of an earlier prediction, which are known by the listing there, are removed at the end;
+    nothing else is touched. Raises UserError where `target` cannot be written.
+    """
+    filesystem, folder = fsspec.url_to_fs(target)
+    listing, names = posixpath.join(folder, LISTING), list(predictions.names())
 
-    def found(self, num_rows: int) -> None:
-        """An earlier run has answered these rows."""
-        self._num_found += num_rows
+    def list_files(files: Sequence[str]) -> None:
+        listed = {"predictions": predictions.fingerprint, "files": files}
+        filesystem.pipe_file(listing, json.dumps(listed, indent=2).encode())
 
-    def answered(self, _: int, num_rows: int) -> None:
-        """These rows are answered now."""
-        is_first = not self._num_answered
-        self._num_answered += num_rows
-        rate = self._num_answered / max(time.monotonic() - self._started, 1e-9)
-        done = self._num_found + self._num_answered
-        self._observe(
-            Progress(
-                stage=KIND,
-                done=done,
-                total=self.total,
-                unit="rows",
-                figures={"rate": f"{rate:,.0f} rows/s"},
-                note=f"resumed: {self._num_found:,} rows were answered before"
-                if is_first and self._num_found
-                else "",
-                seconds_left=(self.total - done) / rate,
-            )
-        )
+    try:
+        before: list[str] = []
+        if filesystem.exists(listing):
+            before = json.loads(filesystem.cat_file(listing))["files"]
+        list_files(sorted({*before, *names}))  # if this is killed, the next copy must know of both
+        for name in names:
+            place = posixpath.join(folder, name)
+            filesystem.put_file(str(predictions.local(name)), f"{place}.partial")
+            filesystem.mv(f"{place}.partial", place)
+        for name in {*map(posixpath.basename, before)} - set(names):
+            if filesystem.exists(posixpath.join(folder, name)):
+                filesystem.rm_file(posixpath.join(folder, name))
+        list_files(names)
+    except store_errors() as error:
+        raise _not_copied(target, error, f". They are kept in {predictions.url}") from error
+
+
+def _not_copied(target: str, error: Exception, kept: str = "") -> UserError:
+    reason = getattr(error, "strerror", None) or first_line(error)
+    return UserError(
+        f"answers cannot be copied to {target} ({reason}); name a folder or URL where this user "
+        f"may write{kept}"
+    )

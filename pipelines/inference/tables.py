@@ -3,10 +3,9 @@
 import csv
 import json
 import os
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -19,8 +18,7 @@ from pipelines.io.text import open_text
 
 Table = dict[str, list[Any]]  # columns of one length
 
-_NOT_IN_TSV: Final = re.compile(r"[\t\r\n]")
-_WRITTEN: Final = (".csv", ".tsv", ".jsonl", ".parquet")
+_WRITTEN: Final = (".csv", ".jsonl", ".parquet")
 
 
 class FileTable(NamedTuple):
@@ -118,16 +116,10 @@ def check_output(path: Path, own: Table) -> None:
     """
     if path.suffix not in _WRITTEN:
         raise UserError(f"answers are written to {', '.join(_WRITTEN)} files, found {path}")
-    if path.is_dir():
-        raise UserError(f"answers are written to a file, found the folder {path}; choose a name")
-    if not path.absolute().parent.is_dir():
-        raise UserError(f"{path} must lie in a folder that exists; make it, or choose another")
-    if not os.access(path.absolute().parent, os.W_OK):
-        raise UserError(f"this user may not write in the folder of {path}; choose another one")
-    texts = (cell for cells in own.values() for cell in cells if isinstance(cell, str))
-    if path.suffix == ".tsv" and any(map(_NOT_IN_TSV.search, texts)):
+    if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
         raise UserError(
-            f"a text has a tab or a line break, which {path} cannot hold; write .csv or .jsonl"
+            f"{path} cannot be written; name a file in a folder that exists, where this user may "
+            "write"
         )
     if path.suffix == ".parquet":
         import pyarrow as pa
@@ -143,8 +135,7 @@ def check_output(path: Path, own: Table) -> None:
 def write_table(path: Path, table: Table) -> None:
     """Write the columns of a table, by the file's suffix; what was there is replaced at the end.
 
-    In .tsv quotes are ordinary characters, as they are read, and a tab or line break of an answer
-    is a blank. Raises UserError where the file cannot be written.
+    Raises UserError where the file cannot be written.
     """
     partial = path.with_name(f".{path.name}.partial")
     try:
@@ -168,16 +159,10 @@ def _write(path: Path, suffix: str, table: Table) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         if suffix == ".jsonl":
             file.writelines(f"{line}\n" for line in json_lines(table))
-            return
-        rows = chain([tuple(table)], zip(*map(_cells, table.values()), strict=True))
-        if suffix == ".csv":
-            csv.writer(file).writerows(rows)
         else:
-            file.writelines("\t".join(map(_field, row)) + "\n" for row in rows)
-
-
-def _field(cell: Any) -> str:
-    return "" if cell is None else _NOT_IN_TSV.sub(" ", str(cell))
+            writer = csv.writer(file)
+            writer.writerow(table)
+            writer.writerows(zip(*map(_cells, table.values()), strict=True))
 
 
 def json_lines(table: Table) -> Iterator[str]:

@@ -37,7 +37,6 @@ _ROWS_AT_ONCE: Final = 1024
 _BUFFER_BYTES: Final = 2**20  # without a buffer a row group is read whole
 _PARQUET_MAGIC: Final = b"PAR1"
 _ARROW_FILE_MAGIC: Final = b"ARROW1"
-_SEPARATOR_LINE: Final = re.compile(r"sep=.?", re.IGNORECASE)  # which Excel writes above a header
 _LONE_SURROGATES: Final = re.compile("[\ud800-\udfff]")
 
 TableFormat = Literal["delimited", "jsonl", "parquet", "arrow"]
@@ -180,11 +179,6 @@ def _delimited_rows(path: str, settings: TableSettings, skip: Skip) -> Iterator[
             if not any(cell.strip() for cell in cells) and len(cells) < 2:
                 continue
             if not columns:
-                if _SEPARATOR_LINE.fullmatch(delimiter.join(cells)):
-                    raise UserError(
-                        f"line {line} of {path} is Excel's {delimiter.join(cells)!r}; remove the "
-                        "line and set `delimiter`"
-                    )
                 if settings.no_header:
                     columns = [str(number) for number in range(1, len(cells) + 1)]
                     yield columns

@@ -41,7 +41,8 @@ def predict(
     file: Annotated[
         Path | None,
         typer.Option(
-            help="Read from here: a text a line, or a .csv, .tsv, .jsonl or .parquet table."
+            help="Read from here: .txt with a text a line, or a .csv, .tsv, .jsonl, .parquet or "
+            ".arrow table."
         ),
     ] = None,
     text_column: Annotated[
@@ -58,7 +59,7 @@ def predict(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Write the rows and their answers here: .csv, .tsv, .jsonl or .parquet."),
+        typer.Option(help="Write the rows and their answers here: .csv, .jsonl or .parquet."),
     ] = None,
     batch: Annotated[
         list[str] | None,

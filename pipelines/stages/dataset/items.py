@@ -33,7 +33,7 @@ from pipelines.stages.dataset.settings import (
 from pipelines.tasks import BadItemError, Item, Items, TaskFamily, family
 
 _SKIP: Final = ", or leave such items out with dataset.source.bad_items=skip"
-_MAX_PLACES: Final = 20  # of items that were left out or occur twice, which are listed
+_MAX_PLACES: Final = 20  # of items that were left out, which are listed
 _ITEMS_INSPECTED: Final = 5000  # of a large file or split, before a run begins
 _BLOCK_BYTES: Final = 2**20
 
@@ -61,27 +61,17 @@ class LeftOut:
 
     dropped: Counter[str] = field(default_factory=Counter)
     places: list[str] = field(default_factory=list)
-    num_duplicates: int = 0
-    duplicates: list[str] = field(default_factory=list)
+    duplicates: int = 0
 
     def add(self, reason: str, place: str) -> None:
         self.dropped[reason] += 1
         if len(self.places) < _MAX_PLACES:
             self.places.append(place)
 
-    def add_duplicate(self, place: str, of: str) -> None:
-        self.num_duplicates += 1
-        if len(self.duplicates) < _MAX_PLACES:
-            self.duplicates.append(f"{place}, as {of}")
-
     def to_json(self) -> dict[str, Any]:
         """Counts, and the places where there are any."""
-        lists = {"left_out": self.places, "duplicate_items": self.duplicates}
-        return {
-            "dropped": dict(sorted(self.dropped.items())),
-            "duplicates": self.num_duplicates,
-            **{name: entries for name, entries in lists.items() if entries},
-        }
+        counts = {"dropped": dict(sorted(self.dropped.items())), "duplicates": self.duplicates}
+        return {**counts, "left_out": self.places} if self.places else counts
 
 
 def read_labelled(
@@ -106,7 +96,7 @@ def read_labelled(
         path = part
         records = records_of_file(part, family.form, source, skip)
     items: list[Grouped] = []
-    places: dict[str, str] = {}  # where each item stood first
+    different: set[str] = set()
     for record in islice(records, limit):
         try:
             if record.fields.get("text") == "" and family.form != "rows":
@@ -120,9 +110,8 @@ def read_labelled(
                 ) from error
             left_out.add(f"items that do not {error.must}", f"{record.place} of {path}")
             continue
-        first = places.setdefault(repr(item), record.place)
-        if first != record.place:
-            left_out.add_duplicate(f"{record.place} of {path}", first)
+        left_out.duplicates += repr(item) in different
+        different.add(repr(item))
         items.append(Grouped(record.group or family.group(item), item))
     if not items:
         raise UserError(f"{path} holds no labelled items")

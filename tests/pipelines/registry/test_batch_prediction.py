@@ -1,32 +1,35 @@
 """Answers to whole files: every row once, the same bytes after a kill, by one version."""
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from bert_core.model.catalogue import build_model
 from pipelines.artifacts import ArtifactStore
 from pipelines.cluster.connection import connect, disconnect
 from pipelines.config.errors import UserError
+from pipelines.inference import batch_prediction
 from pipelines.inference.batch_prediction import (
     KIND,
+    LISTING,
     BatchSettings,
     _read_through,
     build_predictions,
 )
-from pipelines.inference.shards import LISTING
 from pipelines.inference.tables import FileTable
 from pipelines.registry.register import RegisteredModel, Submission, register
-from pipelines.stage import Progress, StageContext, ignore
+from pipelines.stage import Progress, StageContext
 from tests.integration.object_stores import BUCKET, s3_server
 from tests.pipelines.registry.conftest import Models
 from tests.pipelines.registry.test_serving import untrained
+from tests.pipelines.tasks.letters import CONFIG
 
 
 def texts(folder: Path, name: str, count: int, column: str = "text") -> str:
@@ -96,9 +99,9 @@ def test_words_that_are_split_already_are_tagged_in_whole_files_too(
 ) -> None:
     tagger = registered_tagger(models, tmp_path)
     sentences = [["Ada", "wrote,to"], ["Charles"]]
-    rows = [{"tokens": words, "tags": ["O"] * len(words)} for words in sentences]
+    rows = [{"split": words, "tags": ["O"] * len(words)} for words in sentences]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    for columns in ({}, {"text": "tokens"}):
+    for columns in ({"words": "split"}, {"text": "split"}):
         settings = BatchSettings(
             model=f"tagger/{tagger.version}", files=(str(tmp_path / "a.jsonl"),), columns=columns
         )  # fmt: skip
@@ -204,13 +207,18 @@ def test_a_cell_that_is_no_text_ends_the_run_before_the_first_answer(
     assert not shards(tmp_path / "store")
 
 
-def test_pairs_and_texts_are_not_answered_together(tmp_path: Path) -> None:
-    tables = [FileTable(name, [0], columns) for name, columns in (
-        ("a", {"text": ["a"], "second_text": ["b"]}), ("b", {"text": ["c"]}))]  # fmt: skip
-    watch = (threading.Event(), ignore)
-    assert _read_through([iter(tables)], False, *watch) == (2, ["text", "second_text"])
+def test_pairs_and_texts_are_not_answered_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = {
+        "a": FileTable("a", [0], {"text": ["a"], "second_text": ["b"]}),
+        "b": FileTable("b", [0], {"text": ["c"]}),
+    }
+    monkeypatch.setattr(batch_prediction, "asked_shards", lambda path, *_: iter([tables[path]]))
+    model = build_model("sentence_embedding", CONFIG)
+    watch = StageContext(store=None)
+    read = partial(_read_through, model, BatchSettings(), context=watch)
+    assert read([("a", "")]) == (1, ["text", "second_text"])
     with pytest.raises(UserError, match=r"have a column second_text and others have none \(b\)"):
-        _read_through([iter(tables)], True, *watch)
+        read([("a", ""), ("b", "")])
 
 
 def test_the_shards_of_an_earlier_prediction_go_and_nothing_else(
@@ -269,6 +277,7 @@ def ray_of_its_own() -> Iterator[None]:
         ({"files": ()}, "needs files to answer"),
         ({"files": ("nowhere/*.parquet",)}, "matches no file"),
         ({"columns": {"text": "review"}}, "has no column 'review'"),
+        ({"files": ("{here}",), "out": "{here}/answers"}, "would be asked at the next run"),
         ({"columns": {"question": "text"}}, "is asked about text, once each: leave out"),
         ({"columns": {"second_text": "b"}}, "column 'b', which was named as second_text"),
         ({"out": "no-such-scheme://bucket/x"}, "answers cannot be copied to no-such-scheme://"),
@@ -280,6 +289,8 @@ def test_what_cannot_be_answered_is_said_in_a_sentence(
 ) -> None:
     models.register(models.encoder(1))
     usual = {"model": "encoder/1", "files": (texts(tmp_path, "a.parquet", 2),)}
+    if "{here}" in str(settings):
+        settings = {"files": (str(tmp_path),), "out": str(tmp_path / "answers")}
     with pytest.raises(UserError, match=sentence):
         build_predictions(
             BatchSettings(**usual | settings), models.tracker, own_context(models, tmp_path)

@@ -25,10 +25,8 @@ def test_a_table_comes_back_as_it_was_written(tmp_path: Path, suffix: str) -> No
 
 
 def test_lists_are_json_in_a_cell(tmp_path: Path) -> None:
-    write_table(tmp_path / "a.tsv", {"words": [["a", "é"]], "value": [1.5]})
-    assert (tmp_path / "a.tsv").read_text().splitlines() == [
-        "words\tvalue", '["a", "é"]\t1.5',
-    ]  # fmt: skip
+    write_table(tmp_path / "a.csv", {"words": [["a", "é"]], "value": [1.5]})
+    assert (tmp_path / "a.csv").read_text().splitlines() == ["words,value", '"[""a"", ""é""]",1.5']
     assert list(json_lines({"words": [["é"]]})) == ['{"words": ["é"]}']
 
 
