@@ -173,7 +173,7 @@ def _predict(
     map_tasks(
         partial(write_answers, draft, Shared(opened), reference, asked),
         unanswered(),
-        num_workers=context.num_workers,
+        num_workers=context.runtime.num_workers,
         on_result=on_result,
     )
     return Built(names, {"rows": total, "files": len(files), "model": reference})
@@ -307,10 +307,15 @@ def _check_target(target: str, files: Sequence[str]) -> None:
         filesystem.makedirs(folder, exist_ok=True)
         filesystem.pipe_file(probe := posixpath.join(folder, "_probe"), b"")
         filesystem.rm_file(probe)
-    except (*store_errors(), ImportError, ValueError) as error:
-        if isinstance(error, UserError):
-            raise
+    except UserError:
+        raise
+    except _target_errors() as error:
         raise _not_copied(target, error) from error
+
+
+def _target_errors() -> tuple[type[Exception], ...]:
+    """A store that fails, a library that is missing, an address that nothing opens."""
+    return (*store_errors(), ImportError, ValueError)
 
 
 def copy_answers(predictions: Artifact, target: str) -> None:
