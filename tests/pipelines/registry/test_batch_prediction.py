@@ -15,6 +15,7 @@ from bert_core.model.catalogue import build_model
 from pipelines.artifacts import ArtifactStore
 from pipelines.cluster.connection import connect, disconnect
 from pipelines.config.errors import UserError
+from pipelines.config.runtime import RuntimeSettings
 from pipelines.inference import batch_prediction
 from pipelines.inference.batch_prediction import (
     KIND,
@@ -117,14 +118,14 @@ def test_any_number_of_workers_and_a_stop_between_give_the_same_bytes(
     models.register(models.encoder(1))
     path = texts(tmp_path, "a.parquet", 45)
     settings = BatchSettings(model="encoder/1", files=(path,), rows_per_shard=10)
-    one = replace(own_context(models, tmp_path / "1"), num_workers=1)
+    one = replace(own_context(models, tmp_path / "1"), runtime=RuntimeSettings(num_workers=1))
     whole = build_predictions(settings, models.tracker, one)
 
     def stop(progress: Progress) -> None:
         if progress.done == 20 and progress.stage == KIND:
             raise KeyboardInterrupt
 
-    two = replace(own_context(models, tmp_path / "2"), num_workers=2)
+    two = replace(own_context(models, tmp_path / "2"), runtime=RuntimeSettings(num_workers=2))
     with pytest.raises(KeyboardInterrupt):
         build_predictions(settings, models.tracker, replace(two, observe=stop))
     kept = shards(tmp_path / "2")

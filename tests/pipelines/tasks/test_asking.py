@@ -47,22 +47,21 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("earlier", "head", "arguments", "expected"),
+    ("head", "arguments", "expected"),
     [
-        ("predict", "sequence_classification", ["a b"], {"label", "probability"}),
-        ("predict", "multi_label_classification", ["a b", "c"], {"labels"}),
-        ("tag", "token_classification", ["ab c"], {"words", "tags"}),
-        ("rate", "regression", ["a b"], {"value"}),
-        ("choose", "multiple_choice", ["a", "b", "c"], {"choice", "probability"}),
-        ("answer", "span_prediction", ["a", "b c d"], {"answer", "begin", "null_lead"}),
-        ("embed", "encoder", ["a b"], {"embedding"}),
+        ("sequence_classification", ["a b"], {"label", "probability"}),
+        ("multi_label_classification", ["a b", "c"], {"labels"}),
+        ("token_classification", ["ab c"], {"words", "tags"}),
+        ("regression", ["a b"], {"value"}),
+        ("multiple_choice", ["a", "b", "c"], {"choice", "probability"}),
+        ("span_prediction", ["a", "b c d"], {"answer", "begin", "null_lead"}),
+        ("encoder", ["a b"], {"embedding"}),
     ],
 )
 def test_every_head_answers_on_the_command_line(
     models: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    earlier: str,
     head: str,
     arguments: list[str],
     expected: set[str],
@@ -71,8 +70,6 @@ def test_every_head_answers_on_the_command_line(
     assert run(["predict", *arguments, *named]) == DONE
     answered = capsys.readouterr().out
     assert answered.strip()
-    assert run([earlier, *arguments, *named]) == DONE
-    assert capsys.readouterr().out == answered
     assert run(["predict", *arguments, *named, "--json"]) == DONE
     row = json.loads(capsys.readouterr().out.splitlines()[0])
     assert expected <= set(row)
@@ -213,7 +210,7 @@ def test_texts_of_parquet_may_be_bytes_in_utf_8_alone(models: Path, tmp_path: Pa
         (["predict", "a", "--file", "a.csv"], "either texts or --file"),
         (["predict", "a", "--out", "a.pdf", "--model", "{models}/tag"], "answers are written to"),
         (["predict", "a", "--out", "/no/where.csv", "--model", "x"], "in a folder that exists"),
-        (["predict", "a", "--out", "{models}/a.csv", "--model", "x"], "found the folder"),
+        (["predict", "a", "--out", "{models}/a.csv", "--model", "x"], "a.csv cannot be written"),
     ],
 )
 def test_mistakes_are_told(
