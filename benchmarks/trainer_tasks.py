@@ -41,7 +41,7 @@ from pipelines.artifacts import ArtifactStore
 from pipelines.stage import StageContext
 from pipelines.stages.dataset.stage import read_items
 from pipelines.tasks import Items, Reading, family
-from pipelines.tasks.encoding.sequences import shuffled
+from pipelines.tasks.encoding import shuffled
 
 BATCH, DROPOUT, EPOCHS = 32, 0.1, 3
 NAMES = ("MRPC", "SST-2")

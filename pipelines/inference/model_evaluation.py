@@ -16,7 +16,7 @@ from pipelines.stages.dataset.items import LeftOut, read_labelled, resolved
 from pipelines.stages.dataset.settings import LabelledDataset, LabelledFile
 from pipelines.stages.evaluation.stage import figures_on
 from pipelines.tasks import Items, Reading, family_for, family_module, family_of_model
-from pipelines.tasks.encoding.texts import class_names
+from pipelines.tasks.encoding import class_names
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
 
 logger = logging.getLogger(__name__)

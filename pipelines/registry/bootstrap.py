@@ -11,7 +11,7 @@ import numpy as np
 
 from bert_core.randomness import integers, random_bits
 from pipelines.recipes.registration import ComparisonSettings
-from pipelines.tasks.scoring.weighted import WeightedScore
+from pipelines.tasks.scoring import WeightedScore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ from pipelines.registry.prove import CannotCompareError, Evaluation, Verificatio
 from pipelines.stages.dataset.stage import family_of, read_items
 from pipelines.stages.evaluation.stage import answers_in, build_baselines
 from pipelines.tasks import Answers, Items, TaskFamily
-from pipelines.tasks.scoring.weighted import WeightedScore, ratio
+from pipelines.tasks.scoring import WeightedScore, ratio
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
 
 _CORRELATIONS: Final = ("eval/pearson", "eval/spearman", "eval/matthews")  # 0 for a constant answer

@@ -2,14 +2,13 @@
 
 The stages of labelled items, fine-tuning and evaluation know a family by what `TaskFamily` names,
 and by nothing else. A person's own task is a file with a class, named by its path: `rows` makes a
-family of it. What several families score and encode with lies in the packages beside them.
+family of it. What several families share is in `encoding`, `scoring` and `tfidf`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path, PurePosixPath
-from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 from pipelines.config.errors import UserError
 
@@ -21,11 +20,15 @@ if TYPE_CHECKING:  # reading a recipe asks for the families' names alone
     from bert_core.config import EncoderConfig
     from bert_core.model.catalogue import Model, TrainableModel
     from bert_core.vocabulary import WordPieceTokenizer
-    from pipelines.tasks.scoring.weighted import WeightedScore
+    from pipelines.tasks.scoring import WeightedScore
 
 Form = Literal["texts", "label_lists", "pairs", "choices", "words", "questions", "rows"]
 """What a record of labelled data holds: see `pipelines.stages.dataset.records`."""
 Item = dict[str, Any]  # by the family's schema
+_FAMILIES: Final = (
+    "classification", "multi_label", "multiple_choice", "question_answering", "regression",
+    "sentence_embedding", "tagging",
+)  # fmt: skip
 
 
 class Items(NamedTuple):
@@ -145,7 +148,7 @@ class TaskFamily(Protocol):
 
     def figures(self, answers: Answers, items: Items) -> dict[str, float]:
         """The scores of all items, and what is not made of sums over items."""
-        from pipelines.tasks.scoring.weighted import figures_of
+        from pipelines.tasks.scoring import figures_of
 
         return figures_of(self.scores(answers, items), len(items.rows))
 
@@ -162,7 +165,7 @@ def by_split(
 
 def family_names() -> tuple[str, ...]:
     """Every family there is, in alphabetical order."""
-    return tuple(sorted(module.name for module in iter_modules(__path__) if not module.ispkg))
+    return _FAMILIES
 
 
 def is_own(name: str) -> bool:

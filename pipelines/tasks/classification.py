@@ -12,10 +12,9 @@ import torch
 from bert_core.model.catalogue import Model, SequenceClassifier
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.config.errors import UserError
-from pipelines.tasks import Answers, Baselines, Item, Items, Reading, TaskFamily, by_split
-from pipelines.tasks.baselines import tfidf
-from pipelines.tasks.encoding.sequences import Sequences
-from pipelines.tasks.encoding.texts import (
+from pipelines.tasks import Answers, Baselines, Item, Items, Reading, TaskFamily, by_split, tfidf
+from pipelines.tasks.encoding import (
+    Sequences,
     check_classes,
     check_known,
     class_names,
@@ -24,7 +23,7 @@ from pipelines.tasks.encoding.texts import (
     text_fields,
     windows_of,
 )
-from pipelines.tasks.scoring.weighted import WeightedScore, class_report, class_scores
+from pipelines.tasks.scoring import WeightedScore, class_report, class_scores
 
 
 class Classification(TaskFamily):

@@ -22,10 +22,10 @@ from pipelines.tasks import (
     Reading,
     TaskFamily,
     by_split,
+    tfidf,
 )
-from pipelines.tasks.baselines import tfidf
-from pipelines.tasks.encoding.sequences import Sequences
-from pipelines.tasks.encoding.texts import (
+from pipelines.tasks.encoding import (
+    Sequences,
     check_classes,
     check_known,
     class_names,
@@ -33,7 +33,7 @@ from pipelines.tasks.encoding.texts import (
     text_fields,
     windows_of,
 )
-from pipelines.tasks.scoring.weighted import WeightedScore, by_label, f1, mean, mean_f1
+from pipelines.tasks.scoring import WeightedScore, by_label, f1, mean, mean_f1
 
 _THRESHOLD = 0.5  # from which probability on a class is answered
 

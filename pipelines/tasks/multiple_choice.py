@@ -13,11 +13,19 @@ from bert_core.inference.texts import EncodedTexts, encode_texts
 from bert_core.model.catalogue import Model, MultipleChoice
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.config.errors import UserError
-from pipelines.tasks import Answers, BadItemError, Baselines, Form, Item, Items, Reading, TaskFamily
-from pipelines.tasks.baselines import tfidf
-from pipelines.tasks.encoding.sequences import Sequences
-from pipelines.tasks.encoding.texts import check_texts, outputs
-from pipelines.tasks.scoring.weighted import WeightedScore, mean
+from pipelines.tasks import (
+    Answers,
+    BadItemError,
+    Baselines,
+    Form,
+    Item,
+    Items,
+    Reading,
+    TaskFamily,
+    tfidf,
+)
+from pipelines.tasks.encoding import Sequences, check_texts, outputs
+from pipelines.tasks.scoring import WeightedScore, mean
 
 _WRONG = 10  # answers that a report shows
 

@@ -27,10 +27,8 @@ from pipelines.tasks import (
     TaskFamily,
     by_split,
 )
-from pipelines.tasks.encoding.sequences import Sequences
-from pipelines.tasks.encoding.texts import read_questions, share, span_in
-from pipelines.tasks.scoring.spans import SpanScore, best_threshold, score_of
-from pipelines.tasks.scoring.weighted import WeightedScore, mean
+from pipelines.tasks.encoding import Sequences, read_questions, share, span_in
+from pipelines.tasks.scoring import SpanScore, WeightedScore, best_threshold, mean, score_of
 from pipelines.training.ranks import sum_over_ranks
 
 _ANSWER_TOKENS = 30  # the longest span that is answered, as published

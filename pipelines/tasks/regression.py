@@ -12,11 +12,18 @@ import torch
 from bert_core.model.catalogue import Model, SequenceRegressor
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.config.errors import UserError
-from pipelines.tasks import Answers, BadItemError, Baselines, Item, Items, Reading, TaskFamily
-from pipelines.tasks.baselines import tfidf
-from pipelines.tasks.encoding.sequences import Sequences
-from pipelines.tasks.encoding.texts import encoded, outputs, text_fields
-from pipelines.tasks.scoring.weighted import WeightedScore, number_scores
+from pipelines.tasks import (
+    Answers,
+    BadItemError,
+    Baselines,
+    Item,
+    Items,
+    Reading,
+    TaskFamily,
+    tfidf,
+)
+from pipelines.tasks.encoding import Sequences, encoded, outputs, text_fields
+from pipelines.tasks.scoring import WeightedScore, number_scores
 
 _WORST = 10  # answers that a report shows
 

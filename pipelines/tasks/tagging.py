@@ -27,10 +27,16 @@ from pipelines.tasks import (
     TaskFamily,
     by_split,
 )
-from pipelines.tasks.encoding.sequences import Sequences
-from pipelines.tasks.encoding.texts import check_classes, class_names, share
-from pipelines.tasks.scoring.spans import OUTSIDE, entity_report, entity_scores, name_entities
-from pipelines.tasks.scoring.weighted import WeightedScore, class_report, ratio
+from pipelines.tasks.encoding import Sequences, check_classes, class_names, share
+from pipelines.tasks.scoring import (
+    OUTSIDE,
+    WeightedScore,
+    class_report,
+    entity_report,
+    entity_scores,
+    name_entities,
+    ratio,
+)
 from pipelines.training.ranks import sum_over_ranks
 
 

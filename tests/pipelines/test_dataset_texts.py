@@ -21,7 +21,7 @@ from pipelines.stages.dataset.settings import (
 from pipelines.stages.dataset.stage import build_dataset, read_items
 from pipelines.tasks import Items, Reading
 from pipelines.tasks.classification import FAMILY
-from pipelines.tasks.encoding.sequences import shuffled
+from pipelines.tasks.encoding import shuffled
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import struct
 
-from pipelines.insight.pictures import draw, draw_lengths, training_panels
+from pipelines.insight.pictures import draw, training_panels
 
 HISTORY = [
     {"step": 10, "train/loss": 6.0},
@@ -31,8 +31,3 @@ def test_two_panels_are_twice_as_wide_as_one() -> None:
     panels = training_panels(HISTORY, {})
     one, two = size_of(draw(panels[:1])), size_of(draw(panels))
     assert two == (2 * one[0], one[1])
-
-
-def test_lengths_are_drawn() -> None:
-    width, height = size_of(draw_lengths({"8": 3, "16": 7, "1024": 1}))
-    assert width > height > 100

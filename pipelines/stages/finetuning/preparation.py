@@ -12,7 +12,7 @@ from bert_core.model.task_models import OneOfClasses, SequenceRegressor, TextLab
 from pipelines.config.errors import UserError
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.tasks import TaskExamples, TaskFamily
-from pipelines.tasks.encoding.sequences import Sequences
+from pipelines.tasks.encoding import Sequences
 
 _NO_NAMES = (
     "finetuning.class_weights are for classes with names, and choices have none; leave it out"

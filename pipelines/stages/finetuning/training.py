@@ -21,7 +21,7 @@ from pipelines.stages.finetuning import FINETUNING
 from pipelines.stages.finetuning.preparation import prepare
 from pipelines.stages.finetuning.settings import FinetuningSettings, split_of
 from pipelines.tasks import Answers, Reading
-from pipelines.tasks.encoding.sequences import batches, shuffled
+from pipelines.tasks.encoding import batches, shuffled
 from pipelines.training.arithmetic import Arithmetic, resolve, trains_best_on_single_threads
 from pipelines.training.checkpoint_files import MODEL_FILES, CheckpointFolder, publish_model
 from pipelines.training.curve import best_step

@@ -30,7 +30,7 @@ from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset, family_of, figures_of, read_items
 from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.tasks import Reading
-from pipelines.tasks.encoding.sequences import shuffled
+from pipelines.tasks.encoding import shuffled
 from pipelines.training.runs import numbers
 from tests.pipelines.registry.conftest import Models
 

@@ -13,7 +13,7 @@ from pipelines.registry.compare import Candidate, counted_items, in_words
 from pipelines.stage import StageContext
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset
-from pipelines.tasks.scoring.weighted import mean
+from pipelines.tasks.scoring import mean
 
 SETTINGS = ComparisonSettings()
 

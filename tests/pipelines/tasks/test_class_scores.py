@@ -7,7 +7,7 @@ from sklearn import metrics
 
 from pipelines.tasks import Items
 from pipelines.tasks.multi_label import FAMILY as MULTI_LABEL
-from pipelines.tasks.scoring.weighted import (
+from pipelines.tasks.scoring import (
     class_report,
     class_scores,
     figures_of,

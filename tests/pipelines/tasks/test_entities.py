@@ -4,8 +4,7 @@ import pytest
 
 from pipelines.config.errors import UserError
 from pipelines.tasks import Answers, Items, family
-from pipelines.tasks.scoring.spans import Entity, entities, entity_report, entity_scores
-from pipelines.tasks.scoring.weighted import figures_of
+from pipelines.tasks.scoring import Entity, entities, entity_report, entity_scores, figures_of
 
 
 def entity_figures(answered: list[list[str]], expected: list[list[str]]) -> dict[str, float]:

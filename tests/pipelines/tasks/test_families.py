@@ -10,9 +10,8 @@ from bert_core.training.loop import train
 from bert_core.training.optimization import AdamW
 from bert_core.training.optimizer_settings import OptimizationConfig
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.tasks import Reading, families_of, family, family_names
-from pipelines.tasks.encoding import texts as encoding_texts
-from pipelines.tasks.encoding.sequences import batches, shuffled
+from pipelines.tasks import Reading, encoding, families_of, family, family_names
+from pipelines.tasks.encoding import batches, shuffled
 from tests.pipelines.tasks.letters import CONFIG, TASKS, parts
 
 
@@ -58,7 +57,7 @@ def test_answers_of_two_ranks_are_those_of_one(
     # What each of two ranks would bring to the sum.
     module = __import__(f"pipelines.tasks.{name}", fromlist=["sum_over_ranks"])
     if not hasattr(module, "sum_over_ranks"):
-        module = encoding_texts
+        module = encoding
     brought: list[np.ndarray] = []
 
     def note(values: np.ndarray) -> np.ndarray:

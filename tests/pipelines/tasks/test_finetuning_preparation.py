@@ -15,7 +15,7 @@ from pipelines.config.errors import UserError
 from pipelines.stages.finetuning.preparation import balanced_weights, prepare
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.tasks import Items, Reading, family
-from pipelines.tasks.encoding.sequences import shuffled
+from pipelines.tasks.encoding import shuffled
 from tests.pipelines.tasks.letters import CONFIG, parts
 
 

@@ -15,7 +15,7 @@ from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.stages.finetuning.preparation import prepare
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.tasks import Items, Reading, family
-from pipelines.tasks.encoding.sequences import shuffled
+from pipelines.tasks.encoding import shuffled
 from tests.pipelines.tasks.letters import CONFIG, LETTERS, VOWELS
 
 

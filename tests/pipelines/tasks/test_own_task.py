@@ -28,9 +28,8 @@ from pipelines.stage import StageContext
 from pipelines.stages.dataset.items import check_inputs
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset, family_of, read_items
-from pipelines.tasks import Items, Reading, family
-from pipelines.tasks.encoding import texts as encoding_texts
-from pipelines.tasks.encoding.sequences import batches, shuffled
+from pipelines.tasks import Items, Reading, encoding, family
+from pipelines.tasks.encoding import batches, shuffled
 from tests.pipelines.tasks.letters import CONFIG
 from tests.pipelines.tasks.own_task import ranking, row, write_rows
 
@@ -122,10 +121,10 @@ def test_a_saved_model_carries_its_file_and_answers_as_before(
         parts.append(found)
         return found
 
-    monkeypatch.setattr(encoding_texts, "sum_over_ranks", kept)
+    monkeypatch.setattr(encoding, "sum_over_ranks", kept)
     for rank in (0, 1):
         task.answers(model, tokenizer, rows, READING._replace(rank=rank, world_size=2))
-    monkeypatch.setattr(encoding_texts, "sum_over_ranks", lambda found: parts[0] + parts[1])
+    monkeypatch.setattr(encoding, "sum_over_ranks", lambda found: parts[0] + parts[1])
     assert task.answers(model, tokenizer, rows, READING).values == alone.values
 
 

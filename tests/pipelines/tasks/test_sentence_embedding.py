@@ -30,7 +30,7 @@ from pipelines.stages.dataset.items import LeftOut, read_labelled
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset, read_items
 from pipelines.tasks import BadItemError, Items, Reading, family
-from pipelines.tasks.encoding.sequences import shuffled
+from pipelines.tasks.encoding import shuffled
 
 FAMILY = family("sentence_embedding")
 LETTERS = [chr(code) for code in range(ord("a"), ord("z") + 1)]

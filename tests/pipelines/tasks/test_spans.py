@@ -6,7 +6,7 @@ import pytest
 
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.tasks import Items, Reading, family
-from pipelines.tasks.scoring.spans import best_threshold, normalized, score_of
+from pipelines.tasks.scoring import best_threshold, normalized, score_of
 from tests.pipelines.tasks.letters import CONFIG, TOKENS
 
 

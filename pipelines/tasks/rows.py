@@ -26,8 +26,8 @@ from pipelines.artifacts import Artifact
 from pipelines.config.errors import UserError
 from pipelines.io.files import open_binary
 from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading, TaskFamily
-from pipelines.tasks.encoding.texts import outputs
-from pipelines.tasks.scoring.weighted import WeightedScore, mean
+from pipelines.tasks.encoding import outputs
+from pipelines.tasks.scoring import WeightedScore, mean
 
 _CALLED: Final = {str: "text", int: "whole number", float: "number"}
 _WORST: Final = 10  # rows that a report shows

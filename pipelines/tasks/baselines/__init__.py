@@ -1,1 +1,0 @@
-"""Simpler models, learned from the training items in seconds."""

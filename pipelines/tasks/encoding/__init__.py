@@ -1,1 +1,0 @@
-"""How items become sequences of tokens."""

@@ -1,1 +1,0 @@
-"""How answers are scored, by the rules under which the field publishes its figures."""
