@@ -15,9 +15,9 @@ from bert_core.model.catalogue import Model, SentenceEncoder
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.config.errors import UserError
 from pipelines.tasks import Answers, BadItemError, Baselines, Form, Item, Items, Reading, TaskFamily
-from pipelines.tasks.baselines.tfidf import mean_embedding_cosines, tfidf_cosines
 from pipelines.tasks.encoding import Pairs, check_texts, encoded_pairs, outputs
 from pipelines.tasks.scoring import WeightedScore, number_scores
+from pipelines.tasks.tfidf import mean_embedding_cosines, tfidf_cosines
 
 # How near a premise and a hypothesis are, for the score.
 _CLASSES = {"entailment": 1.0, "neutral": 0.5, "contradiction": 0.0}
