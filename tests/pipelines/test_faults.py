@@ -18,12 +18,12 @@ CASES = {
     "zzz=1": "has no setting 'zzz'; see `bertsmith recipes show`",
     "corpus.heldout_fraction=2": "corpus.heldout_fraction: must be less than 1, got 2",
     "corpus.sources=[{kind: text, path: x}]": "'corpus.sources.0.path'; did you mean "
-    "corpus.sources.0.paths?",
+    "corpus.sources.paths?",
     "dataset.source={kind: labelled_flie}": "did you mean labelled_file?",
     "dataset.source={kind: labelled_file, pth: x}": "did you mean dataset.source.path?",
     "finetuning.search={learning_rat: [1]}": "did you mean finetuning.search.learning_rate?",
     "runtime.training_workers=[8,0]": (
-        "runtime.training_workers: must be greater than or equal to 1, got 0"
+        "runtime.training_workers.1: must be greater than or equal to 1, got 0"
     ),
     "runtime.training_workers=many": (
         "must be 'auto' or a valid integer or a valid tuple, got 'many'"
