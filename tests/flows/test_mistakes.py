@@ -73,7 +73,6 @@ CASES = {
     "age without end": (["store", "prune", "--days", "inf"], "--days"),
     "an age beyond the calendar": (["store", "prune", "--days", "800000"], "--days"),
     "texts twice": (["predict", "--file", "{here}/rows.csv", "x"], "--file"),
-    "texts in UTF-16": (["predict", "--file", "{here}/utf16.txt"], "UTF-16"),
     "a model and settings": (
         ["evaluate", "--model", "m", "--labels", "x.csv", "--set", "a.b=1"],
         "--set",
@@ -167,8 +166,7 @@ def places(tmp_path: Path) -> dict[str, object]:
         (tmp_path / f"text{number}.md").write_text("Words enough to be a document of its own.")
     (tmp_path / "circle.txt").symlink_to("circle.txt")
     (tmp_path / "header.csv").write_text("text,label\n")
-    for name in ("utf16.yaml", "utf16.txt"):
-        (tmp_path / name).write_text("name: a\n", encoding="utf-16")
+    (tmp_path / "utf16.yaml").write_text("name: a\n", encoding="utf-16")
     (tmp_path / "latin1.yaml").write_bytes(b"name: caf\xe9\n")
     (tmp_path / "binary.yaml").write_bytes(bytes(range(32)) * 8)
     os.mkfifo(tmp_path / "pipe")
