@@ -1,7 +1,6 @@
-"""Promotion: by a run, after a comparison, and by a person, with the flows promote and rollback."""
+"""Promotion: by a run, after a comparison, and by a person, with the flow promote."""
 
 import logging
-from collections.abc import Callable
 from typing import cast
 
 from prefect import flow
@@ -13,7 +12,7 @@ from flows.reporting.publishing import costing_the_page_alone
 from flows.run import Run, network_task
 from flows.stopping import flow_in_progress
 from pipelines.recipes.connections import check_tracker, open_tracker
-from pipelines.recipes.registration import AliasRecipe, PromotionRecipe, RollbackRecipe
+from pipelines.recipes.registration import PromotionRecipe
 from pipelines.registry import promote as registry
 from pipelines.registry.compare import compare_versions
 from pipelines.registry.promote import Promotion
@@ -23,8 +22,9 @@ from pipelines.registry.register import RegisteredModel
 logger = logging.getLogger(__name__)
 
 PROMOTED = "bertsmith.model.promoted"  # an event that automations react to
-_PROMOTION, _ROLLBACK = PromotionRecipe(), RollbackRecipe()
+_PROMOTION = PromotionRecipe()
 
+_promotion_by_choice = network_task(registry.promotion_by_choice)
 _promotion_by_comparison = network_task(registry.promotion_by_comparison)
 _move_alias = network_task(registry.move_alias)
 
@@ -35,26 +35,14 @@ _move_alias = network_task(registry.move_alias)
     persist_result=False,
 )
 def promote(recipe: PromotionRecipe = _PROMOTION) -> Promotion:
-    """Give an alias to the version that another alias or a number names."""
-    return _moved(registry.promotion_by_choice, recipe, recipe.source)
-
-
-@flow(
-    name="rollback",
-    flow_run_name="{recipe.name}: {recipe.alias} goes back",
-    persist_result=False,
-)
-def rollback(recipe: RollbackRecipe = _ROLLBACK) -> Promotion:
-    """Give an alias back to the version that had it before; no run of a recipe undoes that."""
-    return _moved(registry.rollback, recipe)
-
-
-def _moved(decide: Callable[..., Promotion], recipe: AliasRecipe, *source: str) -> Promotion:
-    """Decide and move the alias in tasks of this flow run, and report it on a page."""
+    """Give an alias to the version that another alias or a number names, or to the one that had it
+    before: no run of a recipe undoes that."""
     check_tracker(recipe.runtime)
     tracker = open_tracker(recipe.runtime)
     with flow_in_progress():
-        decision = network_task(decide)(tracker, recipe.name, *source, recipe.alias, recipe.reason)
+        decision = _promotion_by_choice(
+            tracker, recipe.name, recipe.source, recipe.alias, recipe.reason
+        )
         promotion = cast(Promotion, _move_alias(tracker, decision))
     emit_promotion(promotion)
     before = f", before it was {promotion.previous_version}" if promotion.previous_version else ""

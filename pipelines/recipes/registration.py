@@ -88,8 +88,8 @@ class RegistrationSettings(Settings):
         return self
 
 
-class AliasRecipe(Settings):
-    """Which alias of a registered model is moved, and why."""
+class PromotionRecipe(Settings):
+    """Which version of a registered model gets which alias, and why."""
 
     runtime: RuntimeSettings = Field(
         default_factory=RuntimeSettings, description="Where the registry is."
@@ -97,19 +97,11 @@ class AliasRecipe(Settings):
     name: str = Field(
         default="bertsmith-encoder", min_length=1, description="Registered name of the model."
     )
-    alias: Alias = Field(default="champion", description="The alias that moves.")
-    reason: str = Field(default="", description="Why, for the history.")
-
-
-class PromotionRecipe(AliasRecipe):
-    """Which version of a registered model gets which alias."""
-
     source: str = Field(
         default="candidate",
         min_length=1,
-        description="The version to promote: an alias it has now, or its number.",
+        description="The version: an alias it has now, its number, or `previous`: the one that had "
+        "the alias before, which no run of a recipe undoes.",
     )
-
-
-class RollbackRecipe(AliasRecipe):
-    """Which alias goes back to the version that had it before."""
+    alias: Alias = Field(default="champion", description="The alias that moves.")
+    reason: str = Field(default="", description="Why, for the history.")

@@ -28,6 +28,7 @@ from pipelines.registry.prove import Verification
 from pipelines.registry.register import RegisteredModel
 from pipelines.tracking.tracker import Tracker
 
+PREVIOUS: Final = "previous"  # in place of a version: the one that had the alias before
 _MOST_CHARACTERS: Final = 4_000  # MLflow's SQL store takes 5,000 a tag
 
 
@@ -68,10 +69,12 @@ def promotion_by_comparison(tracker: Tracker, comparison: Comparison, alias: str
 def promotion_by_choice(
     tracker: Tracker, name: str, source: str, alias: str, reason: str = ""
 ) -> Promotion:
-    """`alias` for the version of `name` that `source` says, an alias or a number.
+    """`alias` for the version of `name` that `source` says: an alias, a number, or `previous`.
 
     Raises UserError where there is none, or where it did not prove itself.
     """
+    if source == PREVIOUS:
+        return _rollback(tracker, name, alias, reason)
     client = tracker.client()
     version = find_source(client, name, source)
     _check_proved(version)
@@ -82,7 +85,7 @@ def promotion_by_choice(
     )  # fmt: skip
 
 
-def rollback(tracker: Tracker, name: str, alias: str, reason: str = "") -> Promotion:
+def _rollback(tracker: Tracker, name: str, alias: str, reason: str) -> Promotion:
     """`alias` back to the version that had it before; no run of a recipe undoes that.
 
     Raises UserError where no version has or had it, or where the one before was deleted.

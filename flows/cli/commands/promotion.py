@@ -1,15 +1,12 @@
 """Commands that decide which version is the champion."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from flows.cli.registry import Home, explained, tracker_of
 from flows.environment import home_folder, prepare_flows, set_defaults
-
-if TYPE_CHECKING:
-    from pipelines.registry.promote import Promotion
 
 Name = Annotated[str, typer.Argument(help="Registered name of the model.")]
 Because = Annotated[str, typer.Option("--because", help="Why, for the history.")]
@@ -28,18 +25,7 @@ def promote(
 
     Example: bertsmith promote bertsmith-encoder --version 3
     """
-    values = {"name": name, "source": version, "alias": alias, "reason": because}
-    recipe = _recipe("PromotionRecipe", values, home)
-    from pipelines.registry.find import COMPARISON_TAG
-    from pipelines.registry.promote import promotion_by_choice
-
-    # What speaks against it, and mistakes, before a flow starts.
-    tracker = tracker_of(home)
-    chosen = promotion_by_choice(tracker, name, recipe.source, alias)
-    tags = tracker.client().get_model_version(name, str(chosen.version)).tags
-    if compared := tags.get(f"{COMPARISON_TAG}.reason"):
-        print(f"On record: {compared}.")
-    _tell(_run("promote", recipe, home))
+    _promote(name, version, alias, because, home)
 
 
 def rollback(
@@ -54,35 +40,33 @@ def rollback(
 
     Example: bertsmith rollback bertsmith-classifier --because 'worse on short texts'
     """
-    recipe = _recipe("RollbackRecipe", {"name": name, "alias": alias, "reason": because}, home)
-    from pipelines.registry.promote import rollback as decide
-
-    decide(tracker_of(home), name, alias)  # a mistake ends here, before a flow starts
-    _tell(_run("rollback", recipe, home))
+    _promote(name, "previous", alias, because, home)
 
 
-def _recipe(name: str, values: dict[str, Any], home: Path | None) -> Any:
-    """The recipe of these values; raises UserError if they are not valid."""
-    set_defaults(home_folder(home))
-    from pipelines.recipes import registration
+def _promote(name: str, source: str, alias: str, because: str, home: Path | None) -> None:
+    """Run the flow, after mistakes are told and what speaks against the version is shown."""
+    folder = home_folder(home)
+    set_defaults(folder)
+    from pipelines.recipes.registration import PromotionRecipe
 
-    with explained(name.removesuffix("Recipe").lower()):
-        return getattr(registration, name)(**values)
+    with explained("promote"):
+        recipe = PromotionRecipe(name=name, source=source, alias=alias, reason=because)
+    from pipelines.registry.find import COMPARISON_TAG
+    from pipelines.registry.promote import PREVIOUS, promotion_by_choice
 
-
-def _run(flow: str, recipe: Any, home: Path | None) -> "Promotion":
-    """Run the flow of this name with `recipe`."""
-    wait_for_api = prepare_flows(home_folder(home))
-    from flows import promote as flows
+    tracker = tracker_of(home)
+    chosen = promotion_by_choice(tracker, name, source, alias)
+    tags = tracker.client().get_model_version(name, str(chosen.version)).tags
+    compared = tags.get(f"{COMPARISON_TAG}.reason")
+    if compared and source != PREVIOUS:
+        print(f"On record: {compared}.")
+    wait_for_api = prepare_flows(folder)
+    from flows.promote import promote as flow
 
     wait_for_api()
-    moved: Promotion = getattr(flows, flow)(recipe)
-    return moved
-
-
-def _tell(promotion: "Promotion") -> None:
-    before = promotion.previous_version
+    moved = flow(recipe)
+    before = moved.previous_version
     print(
-        f"{promotion.name}@{promotion.alias} is version {promotion.version}"
-        + (f", before it was {before}" if before and before != promotion.version else "")
+        f"{moved.name}@{moved.alias} is version {moved.version}"
+        + (f", before it was {before}" if before and before != moved.version else "")
     )

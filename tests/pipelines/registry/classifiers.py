@@ -19,10 +19,10 @@ from pipelines.config.versions import computing_machine
 from pipelines.recipes.registration import RegistrationSettings
 from pipelines.registry.compare import Comparison, compare_versions
 from pipelines.registry.promote import (
+    PREVIOUS,
     move_alias,
     promotion_by_choice,
     promotion_by_comparison,
-    rollback,
 )
 from pipelines.registry.prove import Proof, verify
 from pipelines.registry.register import RegisteredModel, Submission, register
@@ -165,4 +165,6 @@ def choose(
 
 def go_back(models: Models, name: str) -> int:
     """What a person does with `bertsmith rollback`: the version that has the alias again."""
-    return move_alias(models.tracker, rollback(models.tracker, name, "champion")).version
+    return move_alias(
+        models.tracker, promotion_by_choice(models.tracker, name, PREVIOUS, "champion")
+    ).version

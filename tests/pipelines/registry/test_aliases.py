@@ -11,7 +11,7 @@ from flows.cli.app import DONE, MISTAKE, run
 from pipelines.config.errors import UserError
 from pipelines.registry.find import COMPARISON_TAG, VERIFIED_TAG
 from pipelines.registry.lineage import lineage_lines
-from pipelines.registry.promote import Promotion, move_alias, rollback
+from pipelines.registry.promote import PREVIOUS, Promotion, move_alias, promotion_by_choice
 from pipelines.tracking.tracker import FINGERPRINT_TAG
 from pipelines.training.imported_models import import_folder
 from tests.pipelines.registry.classifiers import choose, go_back
@@ -79,7 +79,7 @@ def test_a_rollback_that_is_tried_again_goes_back_once(
             set_alias(client, *arguments)
         raise MlflowException("no connection")
 
-    decision = rollback(three.tracker, "encoder", "champion")
+    decision = promotion_by_choice(three.tracker, "encoder", PREVIOUS, "champion")
     with monkeypatch.context() as patched, pytest.raises(MlflowException):
         patched.setattr(MlflowClient, "set_registered_model_alias", lose)
         move_alias(three.tracker, decision)
@@ -109,7 +109,8 @@ def test_what_speaks_against_a_version_is_told_and_a_person_decides(
     reason = "not better than TF-IDF: accuracy 0.5890 against 0.7960; try more labels"
     tag(three, "2", f"{COMPARISON_TAG}.reason", reason)
     moved = Promotion(name="encoder", alias="champion", version=2, previous_version=3)
-    monkeypatch.setattr("flows.cli.commands.promotion._run", lambda *given: moved)
+    monkeypatch.setattr("flows.cli.commands.promotion.prepare_flows", lambda home: lambda: None)
+    monkeypatch.setattr("flows.promote.promote", lambda recipe: moved)
     assert run(["promote", "encoder", "--version", "2"]) == DONE
     assert capsys.readouterr().out == (
         f"On record: {reason}.\nencoder@champion is version 2, before it was 3\n"
