@@ -35,7 +35,7 @@ def check_run(recipe: Recipe, until: Until) -> None:
         )
     check_store_and_tracker(recipe.runtime)
     if recipe.pretrains:
-        from pipelines.stages.corpus.checks import check_inputs as check_corpus
+        from pipelines.stages.corpus.sources import check_inputs as check_corpus
 
         labels = check_corpus(recipe.corpus)
     else:

@@ -19,15 +19,24 @@ from pipelines.io.text import Tally
 from pipelines.stage import Progress, StageContext
 from pipelines.stages.corpus import CORPUS
 from pipelines.stages.corpus.cleaning import check_codes
-from pipelines.stages.corpus.division import (
+from pipelines.stages.corpus.screening import (
+    ScreenedFile,
+    add_up,
+    publish,
+    read_keys,
+    screen,
+    shard_name,
+    signatures_of,
+)
+from pipelines.stages.corpus.selection import (
+    NUM_HASHES,
     check_division,
     copies,
+    find_near,
+    find_repeated,
     heldout_threshold,
     too_few_documents,
 )
-from pipelines.stages.corpus.duplicates import NUM_HASHES, find_near, find_repeated
-from pipelines.stages.corpus.publishing import ScreenedFile, add_up, publish, shard_name
-from pipelines.stages.corpus.screening import read_keys, screen, signatures_of
 from pipelines.stages.corpus.settings import CorpusSettings
 from pipelines.stages.corpus.sources import resolve
 from pipelines.stages.corpus.sources.inputs import (

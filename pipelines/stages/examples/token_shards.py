@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipelines.stages.corpus.duplicates import group_of
+from pipelines.stages.corpus.selection import group_of
 from pipelines.stages.corpus.shards import read_batches
 from pipelines.stages.vocabulary.encoding import SentenceEncoder
 

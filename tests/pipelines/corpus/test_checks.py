@@ -14,13 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.config.errors import UserError
-from pipelines.stages.corpus.checks import check_inputs
 from pipelines.stages.corpus.settings import (
     CorpusSettings,
     HuggingFaceDataset,
     InstalledDocumentation,
     TextFiles,
 )
+from pipelines.stages.corpus.sources import check_inputs
 
 NOVELS = Path("../shared/data/corpus/english_novels")
 TEXT = "A sentence that is long enough to be kept."
@@ -128,7 +128,7 @@ def test_an_object_store_without_credentials_is_told(monkeypatch, tmp_path):
 
 def test_the_checks_import_nothing_heavy():
     code = (
-        "import sys; import pipelines.stages.corpus.checks, pipelines.stages.dataset.items; "
+        "import sys; import pipelines.stages.corpus.sources, pipelines.stages.dataset.items; "
         "print([m for m in ('torch', 'ray', 'mlflow', 'prefect', 'pandas', 'datasets') "
         "if m in sys.modules])"
     )

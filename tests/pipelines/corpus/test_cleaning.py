@@ -7,7 +7,7 @@ import pytest
 
 from pipelines.config.errors import UserError
 from pipelines.stages.corpus.cleaning import check_codes, language_of, mend
-from pipelines.stages.corpus.duplicates import find_near, signature
+from pipelines.stages.corpus.selection import find_near, signature
 from pipelines.stages.corpus.settings import CleaningSettings, CorpusSettings, TextFiles
 from pipelines.stages.corpus.shards import read_documents
 from pipelines.stages.corpus.stage import build_corpus

@@ -5,9 +5,13 @@ import pytest
 
 from bert_core.randomness import random_bits
 from pipelines.config.errors import UserError
-from pipelines.stages.corpus.division import copies, heldout_draws, heldout_threshold
-from pipelines.stages.corpus.duplicates import find_repeated
 from pipelines.stages.corpus.screening import KEY_TYPE
+from pipelines.stages.corpus.selection import (
+    copies,
+    find_repeated,
+    heldout_draws,
+    heldout_threshold,
+)
 
 
 def groups(count: int) -> np.ndarray:
@@ -55,7 +59,7 @@ def test_weights_repeat_and_thin_out_documents():
 
 @pytest.mark.parametrize("at_once", [10**6, 37])
 def test_duplicates_are_found_across_files_and_the_first_one_stays(monkeypatch, at_once):
-    monkeypatch.setattr("pipelines.stages.corpus.duplicates._KEYS_AT_ONCE", at_once)
+    monkeypatch.setattr("pipelines.stages.corpus.selection._KEYS_AT_ONCE", at_once)
     rng = np.random.default_rng(0)
     contents = rng.integers(0, 60, 200)
     keys = np.zeros(200, dtype=KEY_TYPE)

@@ -8,9 +8,8 @@ from matplotlib.backends.backend_pdf import PdfPages
 
 from pipelines.config.errors import UserError
 from pipelines.io.text import Tally
-from pipelines.stages.corpus.checks import check_inputs
 from pipelines.stages.corpus.settings import CorpusSettings, TextFiles
-from pipelines.stages.corpus.sources import documents, read_span, resolve
+from pipelines.stages.corpus.sources import check_inputs, documents, read_span, resolve
 from pipelines.stages.corpus.sources.documents import joined_lines
 from pipelines.stages.corpus.sources.inputs import Span
 from pipelines.stages.corpus.stage import _left_out

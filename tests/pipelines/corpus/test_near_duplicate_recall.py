@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipelines.stages.corpus.duplicates import NUM_HASHES, find_near
+from pipelines.stages.corpus.selection import NUM_HASHES, find_near
 
 NUM_PAIRS = 2000
 

@@ -13,7 +13,7 @@ from typing import IO, Final
 from pipelines.io.files import open_binary
 from pipelines.io.text import Tally, check_is_text, encoding_of, naming_other_bytes
 from pipelines.stages.corpus.cleaning import mend
-from pipelines.stages.corpus.duplicates import content_hash
+from pipelines.stages.corpus.selection import content_hash
 from pipelines.stages.corpus.settings import TextFiles
 from pipelines.stages.corpus.sources.inputs import RawDocument, Span
 
