@@ -106,7 +106,7 @@ def test_a_task_is_named_with_either_stroke_and_shown_with_one(name: str, shown:
     ("arguments", "sentence"),
     [
         (["--corpus", "a.txt", "--layout", "pages"], "layout: must be 'file', "),
-        (["--layout", "line"], "--layout and --corpus-column require --corpus"),
+        (["--layout", "line"], "--layout, --hard-wrapped and --corpus-column require --corpus"),
         (["--heldout", "x.csv"], "--heldout require --labels"),
         (["--until", "training"], "--until training: no such stage; choose one of corpus, "),
         (["--set", "dataset.family=none"], "dataset.family"),

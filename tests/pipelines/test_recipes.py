@@ -100,7 +100,6 @@ def test_an_override_of_a_completed_recipe_leaves_its_base_alone() -> None:
     ("override", "sentence"),
     [
         ("examples.random_share=0.9", "mask_share and random_share must not .* 0.8 and 0.9"),
-        ("corpus.cleaning.max_characters=3", "max_characters=3 is less than min_characters"),
         ("finetuning.max_tokens=512", "finetuning.max_tokens must be at most the 128 tokens"),
     ],
 )

@@ -80,6 +80,14 @@ def run(
             "documents), headings (' = Title = '); page: a page of the PDF files. [default: file]",
         ),
     ] = None,
+    hard_wrapped: Annotated[
+        bool,
+        typer.Option(
+            "--hard-wrapped",
+            help="Lines of the plain text files of --corpus were broken to fit a page, as in "
+            "Project Gutenberg's books: only a blank line ends a paragraph.",
+        ),
+    ] = False,
     corpus_column: Annotated[
         str | None,
         typer.Option(
@@ -167,7 +175,7 @@ def run(
         "runtime.store": store,
         "runtime.num_workers": workers,
         "runtime.training_workers": training_workers,
-        "corpus.sources": _corpus(corpus, layout, corpus_column),
+        "corpus.sources": _corpus(corpus, layout, corpus_column, hard_wrapped),
         "dataset.family": task,
         "dataset.source": labelled_source(
             labels, heldout, text_column, second_text_column, label_column
@@ -264,14 +272,14 @@ def labelled_source(
 
 
 def _corpus(
-    paths: list[str] | None, layout: str | None, column: str | None
+    paths: list[str] | None, layout: str | None, column: str | None, hard_wrapped: bool
 ) -> list[dict[str, object]] | None:
     """The setting corpus.sources; None without `paths`."""
     if not paths:
-        if layout is not None or column is not None:
+        if layout is not None or column is not None or hard_wrapped:
             raise UserError(
-                "--layout and --corpus-column require --corpus; for other sources set layout or "
-                "text_field in the recipe's corpus.sources"
+                "--layout, --hard-wrapped and --corpus-column require --corpus; for other sources "
+                "set layout, hard_wrapped or text_field in the recipe's corpus.sources"
             )
         return None
     source: dict[str, object] = {"kind": "text", "paths": paths}
@@ -279,6 +287,8 @@ def _corpus(
         source["layout"] = layout
     if column is not None:
         source["text_field"] = column
+    if hard_wrapped:
+        source["hard_wrapped"] = True
     return [source]
 
 

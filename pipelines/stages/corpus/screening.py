@@ -29,8 +29,6 @@ from pipelines.stages.corpus.shards import SCHEMA, Document, ShardWriter, read_b
 from pipelines.stages.corpus.sources import read_span
 from pipelines.stages.corpus.sources.inputs import Part, RawDocument
 
-NUM_SAMPLES: Final = 10
-_SAMPLE_CHARACTERS: Final = 200
 _COUNTS: Final = ("documents", "sentences", "words", "bytes")
 # A row's content hash, in two halves, and the beginning of its group's.
 KEY_TYPE: Final = np.dtype([("high", ">u8"), ("low", ">u8"), ("group", ">u8")])
@@ -105,8 +103,6 @@ def objection(raw: RawDocument, cleaning: CleaningSettings) -> str | None:
         return "empty"
     if len(raw.text) < cleaning.min_characters:
         return "too few characters"
-    if cleaning.max_characters is not None and len(raw.text) > cleaning.max_characters:
-        return "too many characters"
     if cleaning.languages and language_of(raw.text) not in cleaning.languages:
         return "other language"
     return None
@@ -190,7 +186,7 @@ def shard_name(split: str, index: int) -> str:
 
 
 def describe(batch: pa.RecordBatch) -> dict[str, Any]:
-    """Counts of some documents, in all and by source, their lengths and a few samples.
+    """Counts of some documents, in all and by source.
 
     Words lie between white space; bytes are those of the sentences in UTF-8.
     """
@@ -198,15 +194,9 @@ def describe(batch: pa.RecordBatch) -> dict[str, Any]:
     flat = sentences.flatten()
     num_sentences = pc.list_value_length(sentences).to_numpy(zero_copy_only=False)
     document = np.repeat(np.arange(batch.num_rows), num_sentences)
-    words = np.bincount(
-        document,
-        weights=pc.count_substring(flat, " ").to_numpy(zero_copy_only=False) + 1.0,
-        minlength=batch.num_rows,
-    )
-    num_bytes = np.bincount(
-        document,
-        weights=pc.binary_length(flat).to_numpy(zero_copy_only=False),
-        minlength=batch.num_rows,
+    words, num_bytes = (
+        np.bincount(document, each.to_numpy(zero_copy_only=False), minlength=batch.num_rows)
+        for each in (pc.add(pc.count_substring(flat, " "), 1), pc.binary_length(flat))
     )
     counts = np.stack([np.ones(batch.num_rows), num_sentences, words, num_bytes])
     encoded = batch.column("source").dictionary_encode()
@@ -215,37 +205,17 @@ def describe(batch: pa.RecordBatch) -> dict[str, Any]:
         name.as_py(): _named(counts[:, source == index].sum(axis=1))
         for index, name in enumerate(encoded.dictionary)
     }
-    histogram = np.bincount(np.log2(np.maximum(words, 1)).astype(np.int64))
-    return {
-        **_named(counts.sum(axis=1)),
-        "by_source": by_source,
-        # Keys are the lower bounds in words; each bin reaches to the next power of two.
-        "documents_by_words": {
-            str(2**power): int(count) for power, count in enumerate(histogram) if count
-        },
-        "samples": _samples(batch),
-    }
+    return {**_named(counts.sum(axis=1)), "by_source": by_source}
 
 
 def add_up(total: dict[str, Any], more: dict[str, Any]) -> None:
     """Add the statistics `more` to `total` in place."""
     for key, value in more.items():
-        if key == "samples":
-            total[key] = sorted([*total.get(key, []), *value])[:NUM_SAMPLES]
-        elif isinstance(value, dict):
+        if isinstance(value, dict):
             add_up(total.setdefault(key, {}), value)
         else:
             total[key] = total.get(key, 0) + value
 
 
-def _named(counts: np.ndarray) -> dict[str, int]:
+def _named(counts: NDArray[np.float64]) -> dict[str, int]:
     return {name: int(count) for name, count in zip(_COUNTS, counts, strict=True)}
-
-
-def _samples(batch: pa.RecordBatch) -> list[list[str]]:
-    """Those with the lowest ids: ids are hashes, so they are random, and the same in any run."""
-    lowest = pc.select_k_unstable(batch.column("id"), NUM_SAMPLES, [("", "ascending")])
-    rows = batch.select(["id", "source", "sentences"]).take(lowest).to_pylist()
-    return [
-        [row["id"], row["source"], " ".join(row["sentences"])[:_SAMPLE_CHARACTERS]] for row in rows
-    ]

@@ -59,7 +59,7 @@ class RowSource(SourceSettings):
 class TextFiles(RowSource, TableSettings):
     """Files of text, each read as its name ends: see `docs/data.md`."""
 
-    kind: Literal["text", "files"] = Field(default="text", description="Kind of the source.")
+    kind: Literal["text"] = Field(default="text", description="Kind of the source.")
     paths: tuple[Uri, ...] = Field(
         default=(),
         description="Files, globs, folders or URLs (such as s3://). .csv, .tsv, .jsonl, .ndjson, "
@@ -108,12 +108,6 @@ class CleaningSettings(Settings):
     """What is left out; everything left out is counted under its reason."""
 
     min_characters: int = Field(default=20, ge=1, description="Shorter documents are dropped.")
-    max_characters: int | None = Field(
-        default=None,
-        ge=1,
-        description="Longer documents are dropped; none if left out. Of a text file over 4 MiB "
-        "each piece counts by itself.",
-    )
     exact_duplicates: bool = Field(
         default=True,
         description="Keep one of the documents that differ in case and white space only.",
@@ -133,15 +127,6 @@ class CleaningSettings(Settings):
         default=(),
         description="Keep documents in these languages only (ISO 639-1, such as en); all if empty.",
     )
-
-    @model_validator(mode="after")
-    def _some_length_is_kept(self) -> Self:
-        if self.max_characters is not None and self.max_characters < self.min_characters:
-            raise ValueError(
-                f"max_characters={self.max_characters} is less than min_characters="
-                f"{self.min_characters}: every document would be dropped"
-            )
-        return self
 
 
 class CorpusSettings(Settings):

@@ -1,8 +1,6 @@
 """The documentation of installed Python packages: a document per docstring."""
 
 import ast
-import base64
-import csv
 import hashlib
 import inspect
 import re
@@ -40,7 +38,7 @@ def source_files(settings: InstalledDocumentation) -> list[InputFile]:
                     path=path,
                     label=settings.name or package,
                     num_bytes=num_bytes,
-                    digest=_digest(_read(path, found)),
+                    digest=hashlib.sha256(_read(path, found)).hexdigest(),
                     format="docstrings",
                     splittable=False,
                 )
@@ -130,18 +128,12 @@ def _read(path: str, found: Distribution) -> bytes:
         ) from error
 
 
-def _digest(data: bytes) -> str:
-    """SHA-256 as a RECORD spells it; a file may have been edited since it was installed."""
-    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
-
-
 def _python_files(package: str, found: Distribution) -> list[tuple[str, int]]:
     """`package:file` and size of its Python files, as its RECORD has them; shuffled."""
-    record = csv.reader((found.read_text("RECORD") or "").splitlines())
     files = [
-        (f"{package}:{path}", int(size or 0))
-        for path, digest, size in record
-        if path.endswith(".py") and digest and _SKIPPED_FOLDERS.isdisjoint(path.split("/"))
+        (f"{package}:{file}", file.size or 0)
+        for file in found.files or ()
+        if file.suffix == ".py" and file.hash and _SKIPPED_FOLDERS.isdisjoint(file.parts)
     ]
     if not files:
         raise UserError(
