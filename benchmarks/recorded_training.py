@@ -14,12 +14,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import ray.train
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -31,7 +30,7 @@ from pipelines.config.runtime import RuntimeSettings
 from pipelines.stage import StageContext
 from pipelines.stages.pretraining import stage
 from pipelines.stages.pretraining.settings import PretrainingSettings
-from pipelines.training.ranks import Work
+from pipelines.stages.pretraining.training import Pretraining, PretrainingJob
 
 _HURRY_FILE = "hurry"
 
@@ -155,41 +154,49 @@ def digest(batch: Batch) -> str:
     return found.hexdigest()
 
 
-def recording_worker(folder: str, slow_seconds: float, values: dict[str, Any]) -> dict[str, Any]:
-    """The stage's own worker, with its micro-batches recorded on their way into the loop."""
-    ready = time.time()
-    context = ray.train.get_context()
-    run = stage.run
-    with (Path(folder) / f"{os.getpid()}-{ready:.6f}.jsonl").open("a") as notes:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordingJob(PretrainingJob):
+    """The stage's own job, with its micro-batches recorded on their way into the loop."""
 
-        def recording_run(work: Work, values: dict[str, Any]) -> dict[str, Any]:
-            def micro_batches(step: int) -> Iterator[tuple[int, Batch]]:
-                batches = list(work.micro_batches(step))
-                start = StepStart(
-                    at=time.time(),
-                    ready=ready,
-                    process=os.getpid(),
-                    rank=context.get_world_rank(),
-                    num_ranks=context.get_world_size(),
-                    step=step,
-                    batches={str(number): digest(batch) for number, batch in batches},
-                )
-                notes.write(json.dumps(asdict(start)) + "\n")
-                notes.flush()
-                if not (Path(folder) / _HURRY_FILE).exists():
-                    time.sleep(slow_seconds)
-                return iter(batches)
+    folder: str
+    slow_seconds: float
 
-            return run(replace(work, micro_batches=micro_batches), values)
+    def on_rank(self) -> "RecordingPretraining":
+        return RecordingPretraining(self)
 
-        stage.run = recording_run
-        return stage._worker(values)  # the worker's process has the original
+
+class RecordingPretraining(Pretraining):
+    def __init__(self, job: RecordingJob) -> None:
+        super().__init__(job)
+        self._folder, self._slow_seconds = Path(job.folder), job.slow_seconds
+        self._ready = time.time()
+        self._notes = self._folder / f"{os.getpid()}-{self._ready:.6f}.jsonl"
+
+    def micro_batches(self, step: int) -> Iterator[tuple[int, Batch]]:
+        batches = list(super().micro_batches(step))
+        rank, num_ranks = self._ranks
+        start = StepStart(
+            at=time.time(),
+            ready=self._ready,
+            process=os.getpid(),
+            rank=rank,
+            num_ranks=num_ranks,
+            step=step,
+            batches={str(number): digest(batch) for number, batch in batches},
+        )
+        with self._notes.open("a") as notes:
+            notes.write(json.dumps(asdict(start)) + "\n")
+        if not (self._folder / _HURRY_FILE).exists():
+            time.sleep(self._slow_seconds)
+        return iter(batches)
 
 
 def main() -> None:
     training = TrainingRun(**json.loads(sys.argv[1]))
     Path(training.record).mkdir(parents=True, exist_ok=True)
-    stage._worker = partial(recording_worker, training.record, training.slow_seconds)
+    stage.PretrainingJob = partial(
+        RecordingJob, folder=training.record, slow_seconds=training.slow_seconds
+    )
     workers = training.workers
     inputs = ArtifactStore(training.data)
     encoder = stage.build_encoder(

@@ -38,7 +38,6 @@ from pipelines.recipes.files import completed, differences, flattened, read_reci
 from pipelines.recipes.recipe import Recipe, Until
 from pipelines.stage import Stage, StageContext
 from pipelines.tracking.tracker import Tracker
-from pipelines.training.metrics import deliver_kept
 
 Overrides = Annotated[
     tuple[str, ...],
@@ -141,8 +140,6 @@ def started_run(
             recipe.runtime, observe=progress.observe, tags={**tags, **parent.tags}
         )
         run = Run(recipe=recipe, context=context, report=report, progress=progress, parent=parent)
-        for sentence in deliver_kept(context.store, run.tracker):
-            progress.note(sentence)
         try:
             yield run
         except BaseException as error:

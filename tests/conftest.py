@@ -45,7 +45,7 @@ pretraining:
   checkpoint_every_steps: 10
   evaluation_examples: 64
   final_evaluation_examples: 200
-finetuning: {num_epochs: 1, num_evaluations: 2}
+finetuning: {num_epochs: 1, num_evaluations: 2, compare_with_random: true}
 """
 
 

@@ -1,4 +1,4 @@
-"""A training run's checkpoints: stored while it trains, verified, the newest kept.
+"""A training run's checkpoints: stored while it trains, verified when read, the two newest kept.
 
 Each is a folder in any store. Its last file holds the size and SHA-256 of the others: a folder
 without it is no checkpoint, and one with other contents is damaged.
@@ -7,96 +7,109 @@ without it is no checkpoint, and one with other contents is damaged.
 import logging
 import secrets
 import shutil
-import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
-from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem, copy_files
-from pydantic import ValidationError
-
-from pipelines.artifacts.access import flush, flush_folders, store_errors
-from pipelines.artifacts.scratch import scratch_folder
-from pipelines.config.errors import UserError
-from pipelines.training.checkpoint_files import (
-    Checkpoint,
-    DamagedCheckpointError,
-    files_of,
-    verify,
-    write_whole,
+from pyarrow.fs import (
+    FileSelector,
+    FileSystem,
+    FileType,
+    FSSpecHandler,
+    LocalFileSystem,
+    PyFileSystem,
+    copy_files,
 )
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from pipelines.artifacts import sha256_of_file
+from pipelines.artifacts.access import flush, flush_folders, store_errors, write_to_disk
+from pipelines.artifacts.draft import Draft
+from pipelines.artifacts.scratch import scratch_folder
 
 logger = logging.getLogger(__name__)
 
 _PREFIX = "checkpoint_"
-_ASIDE = "damaged-"  # before the name of one that nothing removes any more
 _CHECKSUMS = "checksums.json"
 
 
+class CheckpointFolder(NamedTuple):
+    """Where checkpoints lie; the next process that builds the artifact finds them there."""
+
+    path: str
+    filesystem: FileSystem
+
+    @classmethod
+    def of(cls, draft: Draft) -> "CheckpointFolder":
+        if draft.is_local:
+            return cls(draft.work, LocalFileSystem())
+        return cls(draft.work, PyFileSystem(FSSpecHandler(draft.filesystem)))
+
+    def below(self, name: str) -> "CheckpointFolder":
+        """The folder `name` in it."""
+        return CheckpointFolder(f"{self.path}/{name}", self.filesystem)
+
+
+class StoredFile(BaseModel):
+    """Size and checksum of a file when it was stored."""
+
+    model_config = ConfigDict(frozen=True)
+
+    size: int  # bytes
+    sha256: str
+
+
+class Checkpoint(BaseModel):
+    """A stored checkpoint, as described by its last file."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str  # of its folder
+    step: int  # all before it are done
+    files: dict[str, StoredFile]
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all its files."""
+        return sum(each.size for each in self.files.values())
+
+
+class DamagedCheckpointError(Exception):
+    """A file of a checkpoint differs from what was stored."""
+
+
 class Checkpoints:
-    """The checkpoints in `folder` of `filesystem`; no writer removes what another one adds.
+    """The checkpoints in a folder; no writer removes what another one adds meanwhile.
 
     A thread stores them while training continues.
     """
 
-    def __init__(self, folder: str, filesystem: FileSystem, num_kept: int = 2) -> None:
-        self.folder = folder
-        self._filesystem = filesystem
+    def __init__(self, folder: CheckpointFolder, num_kept: int = 2) -> None:
+        self.folder, self._filesystem = folder
         self._num_kept = num_kept
-        self._damaged: set[str] = set()
-        # Folders of earlier writers, found at the first look.
-        self._earlier: set[str] | None = None
-        self._own: set[str] = set()
-        self.damage: list[str] = []  # a sentence for each damaged one that was met
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoints")
         self._storing: Future[str] | None = None
-        self._last: dict[str, float] = {}
-        self.storing_seconds = 0.0  # that the last one took, also where the store did not take it
+        # What this writer may remove: its own, and what was there at its first look.
+        self._own: set[str] = set()
+        self._earlier: set[str] | None = None
 
     def stored(self) -> list[Checkpoint]:
         """All that are complete, the newest first."""
+        complete = []
         names = self._names()
         if self._earlier is None:
             self._earlier = names
-        found = []
-        for name in names - self._damaged:
+        for name in names:
             try:
                 with self._filesystem.open_input_file(f"{self.folder}/{name}/{_CHECKSUMS}") as file:
-                    found.append(Checkpoint.model_validate_json(file.read()))
+                    complete.append(Checkpoint.model_validate_json(file.read()))
             except FileNotFoundError:
                 continue  # its writer ended before it was complete
             except ValidationError:
-                self._damaged.add(name)
-                self.damage.append(f"the checkpoint {name} is damaged ({_CHECKSUMS})")
-        return sorted(found, key=lambda each: (each.step, each.name), reverse=True)
-
-    def give_up(self, checkpoint: Checkpoint, reason: str) -> None:
-        """Treat one as damaged: it is no longer listed, and will be removed."""
-        self._damaged.add(checkpoint.name)
-        self.damage.append(f"the checkpoint of step {checkpoint.step} is damaged ({reason})")
-
-    def set_aside(self) -> None:
-        """Keep the damaged ones from being removed until the training run has ended.
-
-        If no checkpoint is whole the training run starts over, and a person may still rescue one.
-        """
-        for name in sorted(self._damaged & self._names()):
-            source, target = f"{self.folder}/{name}", f"{self.folder}/{_ASIDE}{name}"
-            if isinstance(self._filesystem, LocalFileSystem):
-                self._filesystem.move(source, target)
-                continue
-            # An object store knows no folder that could be moved.
-            filesystem = self._filesystem
-            copy_files(
-                source, target, source_filesystem=filesystem, destination_filesystem=filesystem
-            )
-            filesystem.delete_dir(source)
-        self._damaged.clear()
-
-    def aside(self) -> str:
-        """Where they are kept, as a pattern for messages."""
-        return f"{self.folder}/{_ASIDE}*"
+                logger.warning("the checkpoint %s is damaged (%s)", name, _CHECKSUMS)
+        return sorted(complete, key=lambda each: (each.step, each.name), reverse=True)
 
     @contextmanager
     def opened(self, checkpoint: Checkpoint) -> Iterator[Path]:
@@ -107,7 +120,7 @@ class Checkpoints:
         """
         if isinstance(self._filesystem, LocalFileSystem):
             place = Path(self.folder) / checkpoint.name
-            verify(place, checkpoint.files)
+            _verify(place, checkpoint)
             yield place
             return
         try:
@@ -123,50 +136,27 @@ class Checkpoints:
     def _copied(self, checkpoint: Checkpoint) -> Path:
         copy = scratch_folder(checkpoint.num_bytes)
         try:
-            with suppress(FileNotFoundError):  # which files are missing is said below
+            with suppress(FileNotFoundError):  # `_verify` names the file that is missing
                 copy_files(
                     f"{self.folder}/{checkpoint.name}", str(copy),
                     source_filesystem=self._filesystem, destination_filesystem=LocalFileSystem(),
                 )  # fmt: skip
-            verify(copy, checkpoint.files)
+            _verify(copy, checkpoint)
         except BaseException:
             shutil.rmtree(copy)
             raise
         return copy
 
-    @contextmanager
-    def named(self, name: str) -> Iterator[Path]:
-        """The checkpoint in the folder `name`; raises UserError where it is damaged or gone."""
-        found = [each for each in self.stored() if each.name == name]
-        with ExitStack() as stack:
-            try:
-                if not found:
-                    raise DamagedCheckpointError("it is gone")
-                folder = stack.enter_context(self.opened(found[0]))
-            except DamagedCheckpointError as error:
-                raise UserError(
-                    f"the checkpoint {name} is damaged: {error}; run again: training resumes "
-                    "from the previous one"
-                ) from error
-            yield folder
-
-    def store(self, draft: Path, *, step: int, is_regular: bool, loss: float | None) -> None:
+    def store(self, draft: Path, step: int) -> None:
         """Start storing the folder `draft`, which is then removed; `wait` before the next one.
 
         Afterwards all but the newest `num_kept` are removed.
         """
-        self._storing = self._thread.submit(self._store, draft, step, is_regular, loss)
+        self._storing = self._thread.submit(self._store, draft, step)
 
     def is_storing(self, seconds: float) -> bool:
         """Whether a checkpoint is still being stored after at most `seconds`."""
         return self._storing is not None and bool(wait([self._storing], seconds).not_done)
-
-    def figures(self) -> dict[str, float]:
-        """Bytes and time, in seconds since the epoch, of the one stored last.
-
-        Empty until there is one.
-        """
-        return dict(self._last)
 
     def wait(self) -> str:
         """Wait for the one being stored; returns its name, empty without one.
@@ -176,57 +166,51 @@ class Checkpoints:
         storing, self._storing = self._storing, None
         return "" if storing is None else storing.result()
 
-    def _store(self, draft: Path, step: int, is_regular: bool, loss: float | None) -> str:
-        started = time.monotonic()
+    def _store(self, draft: Path, step: int) -> str:
         name = f"{_PREFIX}{step:09d}-{secrets.token_hex(4)}"
+        path = f"{self.folder}/{name}"
         self._own.add(name)
         try:
-            checkpoint = Checkpoint(
-                name=name, step=step, is_regular=is_regular, loss=loss, files=files_of(draft)
-            )
-            path = f"{self.folder}/{name}"
+            checkpoint = Checkpoint(name=name, step=step, files=_files_of(draft))
             for folder in {str(Path(file).parent) for file in checkpoint.files}:
                 self._filesystem.create_dir(f"{path}/{folder}", recursive=True)
             copy_files(
                 str(draft), path,
                 source_filesystem=LocalFileSystem(), destination_filesystem=self._filesystem,
             )  # fmt: skip
-            self._commit(checkpoint)
-            num_bytes = float(checkpoint.num_bytes)
-            self._last = {"checkpoint/bytes": num_bytes, "checkpoint/stored_at": time.time()}
+            self._commit(path, checkpoint)
         except BaseException:
             with suppress(*store_errors()):  # on a full disk this makes room for the next one
-                self._filesystem.delete_dir(f"{self.folder}/{name}")
+                self._filesystem.delete_dir(path)
             raise
         finally:
             shutil.rmtree(draft)
-            self.storing_seconds = time.monotonic() - started
         try:
             self._remove_others(checkpoint)
         except store_errors() as error:
             logger.warning("some checkpoints stay that should not: %s", error)
         return name
 
-    def _commit(self, checkpoint: Checkpoint) -> None:
+    def _commit(self, path: str, checkpoint: Checkpoint) -> None:
         """Write the last file once the others would survive a power failure."""
-        path = f"{self.folder}/{checkpoint.name}"
-        is_local = isinstance(self._filesystem, LocalFileSystem)
-        if is_local:
-            for name in checkpoint.files:
-                flush(Path(path) / name)
-            flush_folders(Path(path))
-        write_whole(self._filesystem, f"{path}/{_CHECKSUMS}", checkpoint.model_dump_json())
-        if is_local:
-            flush(Path(self.folder))  # others are removed next, which only this one replaces
+        text = checkpoint.model_dump_json()
+        if not isinstance(self._filesystem, LocalFileSystem):
+            with self._filesystem.open_output_stream(f"{path}/{_CHECKSUMS}") as file:
+                file.write(text.encode())
+            return
+        for name in checkpoint.files:
+            flush(Path(path) / name)
+        flush_folders(Path(path))
+        write_to_disk(Path(path) / _CHECKSUMS, text)
+        flush(Path(self.folder))  # others are removed next, which only this one replaces
 
     def _remove_others(self, newest: Checkpoint) -> None:
-        stored = self.stored()
-        whole = [each for each in stored if each.step != newest.step or each == newest]
-        kept = {each.name for each in whole[: self._num_kept]}
-        # A new one may be another writer's: a second builder's on an object store, or that of a
-        # process that the cluster started instead of this one.
-        removable = self._own | self._damaged | (self._earlier or set())
-        for name in self._names() & removable - kept:
+        by_step = {each.step: each.name for each in reversed(self.stored())} | {
+            newest.step: newest.name
+        }
+        kept = {by_step[step] for step in sorted(by_step, reverse=True)[: self._num_kept]}
+        # Others are another builder's, or of a process that the cluster started in place of this.
+        for name in self._names() & (self._own | (self._earlier or set())) - kept:
             self._filesystem.delete_dir(f"{self.folder}/{name}")
 
     def _names(self) -> set[str]:
@@ -235,3 +219,28 @@ class Checkpoints:
         folders = [entry for entry in entries if entry.type == FileType.Directory]
         names = [Path(entry.path).name for entry in folders]
         return {name for name in names if name.startswith(_PREFIX)}
+
+
+def _files_of(folder: Path) -> dict[str, StoredFile]:
+    """Every file below `folder`, by its path from there."""
+    return {
+        path.relative_to(folder).as_posix(): StoredFile(
+            size=path.stat().st_size, sha256=sha256_of_file(path)
+        )
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def _verify(folder: Path, checkpoint: Checkpoint) -> None:
+    """Raise DamagedCheckpointError for the first file that `folder` lacks or has changed."""
+    for name, expected in checkpoint.files.items():
+        path = folder / name
+        if not path.is_file():
+            raise DamagedCheckpointError(f"{name} is missing")
+        if path.stat().st_size != expected.size:
+            raise DamagedCheckpointError(
+                f"{name} has {path.stat().st_size} bytes of {expected.size}"
+            )
+        if sha256_of_file(path) != expected.sha256:
+            raise DamagedCheckpointError(f"{name} has another SHA-256")

@@ -2,13 +2,14 @@
 
 import contextvars
 import logging
+import math
+import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from pipelines.cluster.connection import (
     connect,
@@ -17,25 +18,31 @@ from pipelines.cluster.connection import (
     keep_signal_handlers,
     nodes,
 )
+from pipelines.cluster.mapping import is_loss, what_to_do
 from pipelines.cluster.node_checks import check_nodes
+from pipelines.config.errors import UserError
 from pipelines.stage import StageContext, send_note
 from pipelines.tracking.address import database_file
 from pipelines.training.arithmetic import wait_for_room
-from pipelines.training.checkpoint_files import CheckpointFolder
-from pipelines.training.checkpoints import Checkpoints
-from pipelines.training.failures import (
-    EndOnFinalError,
-    EndOnLongOutage,
-    raise_sentence,
+from pipelines.training.checkpoints import CheckpointFolder, Checkpoints, DamagedCheckpointError
+from pipelines.training.job import TrainingJob
+from pipelines.training.messages import messages_of_workers
+from pipelines.training.placement import (
+    Placement,
+    check_ranks,
+    cut_short,
+    listed,
+    room_on_nodes,
+    schedule,
 )
-from pipelines.training.messages import PATIENCE_SECONDS, messages_of_workers
-from pipelines.training.placement import BatchSplit, check_ranks, cut_short, schedule
+from pipelines.training.worker import Assignment, train_on_rank
 
 from ray.train import (  # isort: skip  (after pipelines.cluster.connection, which sets its environment)
     ControllerError,
     FailureConfig,
     RunConfig,
     ScalingConfig,
+    UserCallback,
     WorkerGroupError,
 )
 from ray.actor import ActorHandle
@@ -44,99 +51,175 @@ from ray.train.torch import TorchTrainer
 
 logger = logging.getLogger(__name__)
 
-Result = TypeVar("Result")
-
-_OUTAGE_SECONDS = 360.0  # how long, each time, the workers may find no room
+# How long a training run may take to end politely: a step, an evaluation, a checkpoint on its way.
+PATIENCE_SECONDS = 120.0
+_OUTAGE_SECONDS = 360.0  # how long, in all, the workers may find no room
 _SLICE_SECONDS = 1.0
 _RESIZE_SECONDS = 10.0  # between two looks at whether a range of workers has more room
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
-    """One training run: the function of its workers, its values and its name."""
+class EndOnFinalError(UserCallback):
+    """Ends all ranks as soon as one of them raised UserError, which would come again.
 
-    worker: Callable[[dict[str, Any]], dict[str, Any]]
-    values: dict[str, Any]  # plain values and artifacts; pickled to every worker
-    name: str  # of its checkpoints: a run of the same name resumes from them
-    checkpoints: CheckpointFolder
-    cut: BatchSplit  # what the workers share
-    one_thread_each: bool = False  # whether a CPU trains this model fastest with a rank a core
-
-
-def launch(
-    job: Launch, context: StageContext, finish: Callable[[Path, dict[str, Any]], Result]
-) -> Result:
-    """Train on the workers that `context.runtime` asks for; returns the result of `finish`.
-
-    `finish` gets a local folder with the files of the last checkpoint, and what rank 0's worker
-    returned. A worker or node that dies is replaced, as often as `context.runtime` allows, and
-    training resumes from the last checkpoint; so does a second call with the same name in another
-    process. A UserError on any rank ends all of them and is raised here. What stops this call from
-    outside, such as KeyboardInterrupt, ends the training run too: it saves a checkpoint, within
-    `PATIENCE_SECONDS` or until it is stopped once more, and this process leaves Ray.
+    Ray Train calls this in its controller and ends the training run when it raises, even while
+    other ranks wait for the failed one.
     """
-    check_ranks(context.runtime, job.cut)  # before nodes come for them
+
+    def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
+        """Raise the first UserError among the errors of the ranks, if there is one."""
+        for _, error in sorted(worker_exceptions.items()):
+            if isinstance(error, UserError):
+                raise error
+
+
+@contextmanager
+def launched(
+    job: TrainingJob, checkpoints: CheckpointFolder, context: StageContext, run_id: str | None
+) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Train on the workers that `context.runtime` asks for; yields the result.
+
+    That is a local folder with the files of the last checkpoint, and what rank 0 returned. A worker
+    or node that dies is replaced, as often as `context.runtime` allows, and training resumes from
+    the last checkpoint; so does a second call with the same name in another process. A UserError on
+    any rank ends all of them and is raised here. What stops this call from outside, such as
+    KeyboardInterrupt, ends the training run too: it saves a checkpoint, within `PATIENCE_SECONDS`
+    or until it is stopped once more, and this process leaves Ray.
+    """
+    runtime, section = context.runtime, job.cut.section
+    check_ranks(runtime, job.cut)  # before nodes come for them
     connect()
-    waited_seconds = wait_for_room(context.runtime, context.observe, job.cut.section)
+    waited_seconds = wait_for_room(runtime, context.observe, section)
     check_nodes(context.store, database_file(context.tracker.uri) if context.tracker else None)
     placement = schedule(
-        context.runtime, nodes(), job.cut,
+        runtime, nodes(), job.cut,
         one_thread_each=job.one_thread_each, waited_seconds=waited_seconds,
     )  # fmt: skip
-    logger.info("%s, %s", job.name, placement)
-    if note := cut_short(context.runtime, job.cut):
-        send_note(context.observe, job.cut.section, f"{job.cut.section}: {note}")
-    kept = f"{job.checkpoints.path}/{job.name}", job.checkpoints.filesystem
+    logger.info("%s, %s", job.stage, placement)
+    if note := cut_short(runtime, job.cut):
+        send_note(context.observe, section, f"{section}: {note}")
+    folder = checkpoints.below(job.name)
     with (
         _ended_if_stopped(),
-        messages_of_workers(context) as messages,
+        messages_of_workers(context.observe) as messages,
         keep_signal_handlers(),
     ):
-        # Typed as the older API's, which knows none of these.
-        num_workers: Any = placement.num_workers
-        resizing: dict[str, Any] = {"elastic_resize_monitor_interval_s": _RESIZE_SECONDS}
-        scaling: Any = ScalingConfig(
-            num_workers=num_workers,
-            use_gpu=placement.use_gpu,
-            resources_per_worker={"CPU": placement.cpus, "GPU": int(placement.use_gpu)},
-            **resizing,
+        assignment = Assignment(
+            job=job,
+            checkpoints=folder,
+            is_local_store=context.store.is_local,
+            messages=messages,
+            run_id=run_id,
+            tracking_uri=context.tracker.uri if context.tracker else None,
+            num_threads=placement.cpus,
+            shard_optimizer_state=runtime.shard_optimizer_state,
+            checkpointed_layers=runtime.checkpointed_layers,
         )
-        failures: dict[str, Any] = {
-            "max_failures": context.runtime.max_failures,
-            "controller_failure_limit": -1,  # it would be of the whole run
-        }
         # In the place of a lost node an autoscaler's takes as long to come as the first.
-        outage_seconds = max(_OUTAGE_SECONDS, context.runtime.wait_for_nodes_seconds or 0)
-        callbacks: list[Any] = [EndOnFinalError(), EndOnLongOutage(placement, outage_seconds)]
-        worker: Any = job.worker
-        values = {
-            **job.values,
-            "messages": messages,
-            "checkpoints": kept,
-            "checkpoint_folder": job.checkpoints.path if context.store.is_local else None,
-            "num_threads": placement.cpus,
-            "shard_optimizer_state": context.runtime.shard_optimizer_state,
-            "checkpointed_layers": context.runtime.checkpointed_layers,
-        }
-        trainer = TorchTrainer(
-            worker,
-            train_loop_config=values,
-            scaling_config=scaling,
-            run_config=RunConfig(
-                name=job.name,
-                storage_path=job.checkpoints.path,
-                storage_filesystem=job.checkpoints.filesystem,
-                failure_config=FailureConfig(**failures),
-                callbacks=callbacks,
-            ),
-        )
+        outage_seconds = max(_OUTAGE_SECONDS, runtime.wait_for_nodes_seconds or 0)
         try:
-            result = _fit(trainer, messages).return_value
+            result = _fit(
+                _trainer(assignment, placement, checkpoints, context, outage_seconds), messages
+            )
         except (ControllerError, WorkerGroupError, RayError) as error:
-            raise_sentence(error, job.cut.section, context.runtime.max_failures)
+            raise_sentence(error, section, runtime.max_failures, placement)
             raise
-    with Checkpoints(*kept).named(result["checkpoint"]) as folder:
-        return finish(folder, result)
+    store = Checkpoints(folder)
+    named = next((each for each in store.stored() if each.name == result["checkpoint"]), None)
+    try:
+        if named is None:
+            raise DamagedCheckpointError("it is gone")
+        with store.opened(named) as place:
+            yield place, result
+    except DamagedCheckpointError as error:
+        raise UserError(
+            f"the checkpoint {result['checkpoint']} is damaged: {error}; run again: training "
+            "resumes from the previous one"
+        ) from error
+
+
+def _trainer(
+    assignment: Assignment,
+    placement: Placement,
+    checkpoints: CheckpointFolder,
+    context: StageContext,
+    outage_seconds: float,
+) -> TorchTrainer:
+    # Typed as the older API's, which knows none of these.
+    num_workers: Any = placement.num_workers
+    worker: Any = train_on_rank
+    resizing: dict[str, Any] = {"elastic_resize_monitor_interval_s": _RESIZE_SECONDS}
+    start_seconds = float(os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"])
+    failures: dict[str, Any] = {
+        "max_failures": context.runtime.max_failures,
+        "controller_failure_limit": math.ceil(outage_seconds / start_seconds),
+    }
+    callbacks: list[Any] = [EndOnFinalError()]
+    scaling: Any = ScalingConfig(
+        num_workers=num_workers,
+        use_gpu=placement.use_gpu,
+        resources_per_worker={"CPU": placement.cpus, "GPU": int(placement.use_gpu)},
+        **resizing,
+    )
+    return TorchTrainer(
+        worker,
+        train_loop_config={"assignment": assignment},
+        scaling_config=scaling,
+        run_config=RunConfig(
+            name=assignment.job.name,
+            storage_path=checkpoints.path,
+            storage_filesystem=checkpoints.filesystem,
+            failure_config=FailureConfig(**failures),
+            callbacks=callbacks,
+        ),
+    )
+
+
+def raise_sentence(error: Exception, section: str, max_failures: int, placement: Placement) -> None:
+    """Raise UserError if a person can fix what ended a training run after all its restarts.
+
+    `error` is what Ray Train's `fit` raised, `section` is the recipe's. Returns if it is a bug,
+    which needs its traceback.
+    """
+    cause = error.controller_failure if isinstance(error, ControllerError) else error
+    if isinstance(cause, UserError):
+        raise cause from None  # not from itself: a cause of its own
+    if is_loss(cause):
+        raise UserError(
+            f"Ray lost {section}: {what_to_do(cause)}: it resumes from its last checkpoint"
+        ) from error
+    if isinstance(error, ControllerError):
+        raise UserError(_no_start(placement, cause)) from error
+    failures = error.worker_failures if isinstance(error, WorkerGroupError) else {}
+    for rank, failure in sorted(failures.items()):
+        if isinstance(failure, OSError):
+            # Caused by it: a task is tried again where waiting may mend it.
+            raise UserError(f"{section} needs its store and its disks, but {failure}") from failure
+        if type(failure).__module__.startswith("ray."):  # not what our own code raised
+            raise UserError(
+                f"a worker of {section} (rank {rank}) ended without finishing, and "
+                f"runtime.max_failures={max_failures} allows no more restarts: "
+                f"{what_to_do(failure)}: it resumes from its last checkpoint"
+            ) from error
+
+
+def _no_start(placement: Placement, cause: Exception) -> str:
+    """Why the workers were not started again and again."""
+    count = placement.num_workers
+    least = count[0] if isinstance(count, tuple) else count
+    up = nodes()
+    room = room_on_nodes(up, placement.cpus, use_gpu=placement.use_gpu)
+    if room < least:
+        return (
+            f"the training run ({placement}) no longer fits the cluster, which has room for "
+            f"{room} on {listed(up)}: a node was lost and not replaced; add one, or set "
+            f"runtime.training_workers to a range such as [1, {least}], and run again: it resumes "
+            "from its last checkpoint"
+        )
+    return (
+        f"the training run ({placement}) did not start "
+        f"({(str(cause).strip() or repr(cause)).splitlines()[0]}): other jobs use the resources "
+        "that it needs; wait for them, or lower runtime.training_workers or runtime.cpus_per_worker"
+    )
 
 
 @contextmanager
@@ -153,7 +236,7 @@ def _ended_if_stopped() -> Iterator[None]:
         raise
 
 
-def _fit(trainer: TorchTrainer, messages: "ActorHandle[Any]") -> Any:
+def _fit(trainer: TorchTrainer, messages: "ActorHandle[Any]") -> dict[str, Any]:
     """`trainer.fit()` on a thread of its own: on the main thread it would answer Ctrl-C itself.
 
     There it exits the process in the middle of a flow. A KeyboardInterrupt, or what a scheduler's
@@ -175,7 +258,8 @@ def _fit(trainer: TorchTrainer, messages: "ActorHandle[Any]") -> Any:
         # In slices: Ray interrupts a task that it cancels without a signal that would wake it.
         while not wait([outcome], timeout=_SLICE_SECONDS).done:
             pass
-        return outcome.result()
+        result: dict[str, Any] = outcome.result().return_value
+        return result
     except BaseException as stop:
         if outcome.done() or isinstance(stop, Exception):
             raise

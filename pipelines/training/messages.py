@@ -15,7 +15,7 @@ from typing import Any
 
 from pipelines.cluster.connection import connect
 from pipelines.config.errors import first_line
-from pipelines.stage import Progress, StageContext
+from pipelines.stage import Observer, Progress
 
 import ray  # isort: skip  (after pipelines.cluster.connection, which sets its environment)
 from ray.actor import ActorHandle
@@ -24,8 +24,6 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 logger = logging.getLogger(__name__)
 
-# How long a training run may take to end politely: a step, an evaluation, a checkpoint on its way.
-PATIENCE_SECONDS = 120.0
 _MAX_QUEUED = 1000  # progress that was not fetched yet
 _POLL_SECONDS = 0.5
 _LAST_WORDS_SECONDS = 2.0
@@ -54,8 +52,8 @@ class _Messages:
 
 
 @contextmanager
-def messages_of_workers(context: StageContext) -> Iterator["ActorHandle[Any]"]:
-    """Where workers `send` Progress, which reaches `context.observe`, and the caller says `stop`.
+def messages_of_workers(observe: Observer) -> Iterator["ActorHandle[Any]"]:
+    """Where workers `send` Progress, which reaches `observe`, and the caller says `stop`.
 
     It lives on the caller's node, so that the loss of another node does not end it.
     """
@@ -64,19 +62,15 @@ def messages_of_workers(context: StageContext) -> Iterator["ActorHandle[Any]"]:
     actor: Any = ray.remote(num_cpus=0)(_Messages)
     messages: ActorHandle[Any] = actor.options(scheduling_strategy=here).remote()
     ending = threading.Event()
-    is_shown = True
 
     def show_what_waits() -> None:
-        nonlocal is_shown
         waiting: list[Progress] = ray.get(messages.fetch.remote())
         for progress in waiting:
             try:
-                context.observe(progress)
+                observe(progress)
             # Whatever it is: a display that is gone for a moment is no reason to show nothing more.
             except Exception as error:  # noqa: BLE001
-                if is_shown:
-                    is_shown = False
-                    logger.warning("progress cannot be shown: %s", error)
+                logger.warning("progress cannot be shown: %s", error)
 
     def show() -> None:
         try:
@@ -122,13 +116,13 @@ def listening_for_stop(messages: "ActorHandle[Any] | None") -> Iterator[Callable
     if messages is None:
         yield lambda: False
         return
-    wanted, ending = threading.Event(), threading.Event()
+    wish, ending = threading.Event(), threading.Event()
 
     def listen() -> None:
         try:
-            while not wanted.is_set() and not ending.wait(_POLL_SECONDS):
+            while not wish.is_set() and not ending.wait(_POLL_SECONDS):
                 if ray.get(messages.is_stop_wanted.remote()):
-                    wanted.set()
+                    wish.set()
         except RayError as error:  # its node has ended, and soon this process will
             logger.warning(
                 "this training run can no longer be stopped from outside: %s", first_line(error)
@@ -136,6 +130,6 @@ def listening_for_stop(messages: "ActorHandle[Any] | None") -> Iterator[Callable
 
     threading.Thread(target=listen, name="stop wish", daemon=True).start()
     try:
-        yield wanted.is_set
+        yield wish.is_set
     finally:
         ending.set()

@@ -1,11 +1,10 @@
-"""The ranks of a training run: their work, which one this is, and their collective operations.
+"""The ranks of a training run: which one this is, and their collective operations.
 
 All ranks call the collective operations in the same order. Ray is imported in functions: figures
 are added up outside of training runs too, which need not spend a second on it.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -16,40 +15,7 @@ from numpy.typing import NDArray
 from bert_core.training.ranks import num_ranks
 
 if TYPE_CHECKING:  # who adds figures up need not read, nor depend on, the training loop
-    from bert_core.model.catalogue import Sum, TrainableModel
-    from bert_core.training.loop import MicroBatches
-    from bert_core.training.optimizer_settings import Restart
-    from pipelines.training.settings import TrainingSettings
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """One training run as its workers see it."""
-
-    stage: str  # for people
-    section: str  # of the recipe, where the settings are
-    settings: "TrainingSettings"
-    num_steps: int
-    evaluate_every_steps: int
-    build_model: "Callable[[], TrainableModel]"  # called under the seed of the initialization
-    micro_batches: "MicroBatches"  # this rank's share of a step
-    batches_of: "MicroBatches"  # the same, with nothing read ahead
-    # Every rank calls these, and all of them get the same figures.
-    evaluate: "Callable[[TrainableModel], dict[str, float]]"
-    # After the last step, on the CPU, where verification computes too.
-    final_evaluation: "Callable[[TrainableModel], dict[str, Any]]"
-    # Before the first step of a training run that finds no checkpoint; every rank calls it.
-    begin: "Callable[[TrainableModel], None] | None" = None
-    layer_decay: float = 1.0  # see `OptimizationConfig`
-    rate_scales: Mapping[str, float] = field(default_factory=dict)  # see `OptimizationConfig`
-    restart: "Restart | None" = None  # of the learning rate
-    patience: int | None = None  # evaluations without a lower held-out loss; None: all steps
-    # Ends a training run that is only measured after a number of steps, the same on all ranks.
-    is_enough: Callable[[int], bool] = lambda done: False
-
-    def is_last(self, done: int) -> bool:
-        """Whether the training run ends after `done` steps; all ranks ask once after each step."""
-        return done == self.num_steps or self.is_enough(done)
+    from bert_core.model.catalogue import Sum
 
 
 Value = TypeVar("Value")

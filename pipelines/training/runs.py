@@ -1,33 +1,25 @@
-"""The tracker's record of a training run: one run for each attempt, whatever interrupts it.
-
-And the statistics that it ends with.
-"""
+"""The tracker's record of a training run: one MLflow run for each attempt at an artifact."""
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
-from mlflow.entities import Dataset, DatasetInput, InputTag
-from pydantic import BaseModel, ConfigDict, ValidationError
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric
 
 from pipelines.artifacts import Artifact, Draft
-from pipelines.config.errors import redacted
+from pipelines.config.errors import UserError, redacted
 from pipelines.stage import StageContext
 from pipelines.tracking.tracker import Tracker, now_ms
-from pipelines.training.metrics import Ending, Point, deliver_kept, lifecycle_stage
+from pipelines.tracking.transient import tracker_errors
+from pipelines.training.saving import HISTORY_FILE
 
 logger = logging.getLogger(__name__)
 
 _RECORD = "tracking.json"  # beside the checkpoints, and removed with them
 _CONTEXT = "mlflow.data.context"  # MLflow's own tag of what a dataset was used for
-
-
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-    uri: str  # it lies in the store: no secrets
-    run_id: str
+_POINTS_A_CALL = 1000  # MLflow's own limit of one batch
 
 
 def training_input(data: Artifact, num_rows: int) -> DatasetInput:
@@ -43,70 +35,99 @@ def training_input(data: Artifact, num_rows: int) -> DatasetInput:
     return DatasetInput(dataset, [InputTag(_CONTEXT, "training")])
 
 
+@contextmanager
 def open_run(
     stage: str,
     settings: Mapping[str, object],
     draft: Draft,
     context: StageContext,
     data: Sequence[DatasetInput] = (),
-) -> str | None:
+) -> Iterator[str | None]:
     """The id of the run that records this attempt at the artifact; None without a tracker.
 
-    The run names `data` as what it was trained on.
-    An attempt that is resumed keeps its run. One that starts over, because the artifact was
-    removed, gets a new run: the points of two training runs never mix. Raises UserError if the
-    tracker does not answer.
+    The run names `data` as what it was trained on. An attempt that is resumed keeps its run; one
+    that starts over, because the artifact was removed, gets a new one. Raises UserError if the
+    tracker does not answer. If the block ends with an error so does the run: as failed, or as
+    killed. If not, `finish_run` ends it once the artifact is published.
     """
-    if context.tracker is None:
-        return None
-    for sentence in deliver_kept(context.store, context.tracker):
-        logger.info(sentence)
-    run_id = _kept_run(draft, context.tracker)
+    tracker = context.tracker
+    if tracker is None:
+        yield None
+        return
+    run_id = _kept_run(draft, tracker)
     if run_id is None:
-        run_id = context.tracker.create_run(
+        run_id = tracker.create_run(
             f"{stage}-{draft.fingerprint[:8]}",
             draft.fingerprint,
             params=settings,
             tags={"bertsmith.stage": stage},
             data=data,
         )
-        _keep_run(draft, context.tracker, run_id)
-    return run_id
-
-
-class Trained(NamedTuple):
-    """What a training run ends with, and the machine of the worker that made its final figures."""
-
-    statistics: dict[str, Any]
-    computed_on: Mapping[str, str]
-    undelivered: Sequence[Point] = ()  # what the tracker did not take of its curves
-
-
-def recorded(
-    run_id: str | None, context: StageContext, train: Callable[[], Trained]
-) -> dict[str, Any]:
-    """Run the training run and end its run with the statistics it returns, as failed, or as killed.
-
-    What the tracker does not take of a finished training is kept in the store.
-    """
-    if run_id is None or context.tracker is None:
-        return train().statistics
+        draft.note(_RECORD, json.dumps({"uri": tracker.shown_uri, "run_id": run_id}))
     try:
-        trained = train()
+        yield run_id
     except BaseException as error:
-        context.tracker.abandon(run_id, error)
+        tracker.abandon(run_id, error)
         raise
-    ending = Ending(
-        uri=context.tracker.shown_uri,
-        run_id=run_id,
-        points=tuple(trained.undelivered),
-        figures=numbers(trained.statistics),
-        computed_on=trained.computed_on,
-        end_time=now_ms(),
-    )
-    if not ending.deliver(context.tracker):
-        ending.keep(context.store)
-    return trained.statistics
+
+
+def _kept_run(draft: Draft, tracker: Tracker) -> str | None:
+    try:
+        record = json.loads(draft.filesystem.cat_file(f"{draft.work}/{_RECORD}"))
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # a power cut may leave half of it
+        return None
+    if record["uri"] != tracker.shown_uri:
+        return None
+    tracker.experiment_id()  # raises UserError if the tracker does not answer
+    try:
+        client = tracker.client()
+        if client.get_run(record["run_id"]).info.lifecycle_stage != "active":
+            return None
+        client.update_run(record["run_id"], status="RUNNING")
+        tracker.set_tags(record["run_id"], tracker.tags)  # of who works on it now
+    except tracker_errors() as error:
+        logger.warning("the run of this attempt is gone, it gets a new one: %s", error)
+        return None
+    return str(record["run_id"])
+
+
+def finish_run(artifact: Artifact, context: StageContext) -> None:
+    """End the run of a published model: with its final figures, and what it lacks of the curve.
+
+    Nothing happens where it has ended already. A tracker that is away leaves the run open: the next
+    run that asks for the artifact ends it.
+    """
+    tracker = context.tracker
+    if tracker is None or not tracker.answers():
+        return
+    errors: tuple[type[Exception], ...] = (UserError, *tracker_errors())
+    try:
+        client = tracker.client()
+        run_id = tracker.find_run(artifact.fingerprint)
+        if run_id is None or client.get_run(run_id).info.status == "FINISHED":
+            return
+        history = json.loads(artifact.local(HISTORY_FILE).read_text())
+        points = list(_missing_points(tracker, run_id, history))
+        for first in range(0, len(points), _POINTS_A_CALL):
+            client.log_batch(run_id, points[first : first + _POINTS_A_CALL])
+        tracker.finish(
+            run_id,
+            numbers(artifact.statistics),
+            computed_on=artifact.statistics.get("computed_on"),
+        )
+    except errors as error:
+        logger.warning("the run of %s stays open: %s", artifact.fingerprint, error)
+
+
+def _missing_points(
+    tracker: Tracker, run_id: str, history: Sequence[Mapping[str, float]]
+) -> Iterator[Metric]:
+    client = tracker.client()
+    for key in {key for point in history for key in point} - {"step"}:
+        known = {point.step for point in client.get_metric_history(run_id, key)}
+        for point in history:
+            if key in point and point["step"] not in known:
+                yield Metric(key, point[key], now_ms(), int(point["step"]))
 
 
 def numbers(statistics: Mapping[str, Any]) -> dict[str, float]:
@@ -118,8 +139,8 @@ def numbers(statistics: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def throughput(result: Mapping[str, Any]) -> dict[str, Any]:
-    """How long the training run took, how fast it was and where it was resumed."""
+def training_statistics(result: Mapping[str, Any]) -> dict[str, Any]:
+    """How long a training run took, how fast it was, where it was resumed and computed."""
     seconds = result["training_seconds"]
     return {
         "training_seconds": round(seconds, 3),
@@ -127,30 +148,7 @@ def throughput(result: Mapping[str, Any]) -> dict[str, Any]:
         "tokens_per_second": round(result["num_tokens"] / seconds) if seconds else 0,
         "resumed_from": result["resumed_from"],
         "first_step_seconds": result["first_step_seconds"],
-        # Only where something was found: a healthy training has none.
+        "computed_on": result["computed_on"],
+        # Only where a step was skipped: a healthy training has none.
         **({"skipped": result["skipped"]} if result["skipped"] else {}),
     }
-
-
-def _kept_run(draft: Draft, tracker: Tracker) -> str | None:
-    path = f"{draft.work}/{_RECORD}"
-    try:
-        record = _Record.model_validate_json(draft.filesystem.cat_file(path))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except ValidationError:  # a power cut, or a disk that was full
-        logger.warning("%s is unreadable: this attempt gets a new run", path)
-        return None
-    if record.uri != tracker.shown_uri:
-        return None
-    tracker.experiment_id()  # raises UserError if the tracker does not answer
-    with tracker.answering():
-        if lifecycle_stage(tracker, record.run_id) != "active":
-            return None
-        tracker.client().update_run(record.run_id, status="RUNNING")
-        tracker.set_tags(record.run_id, tracker.tags)  # of who works on it now
-    return record.run_id
-
-
-def _keep_run(draft: Draft, tracker: Tracker, run_id: str) -> None:
-    draft.note(_RECORD, _Record(uri=tracker.shown_uri, run_id=run_id).model_dump_json())

@@ -18,6 +18,7 @@ from pydantic.functional_validators import WrapValidator
 from pipelines.config.settings import Settings
 from pipelines.stage import Observer, send_note
 
+ENDLESS: Final = 10**9  # steps of a training run whose length is not known yet
 Schedule = Literal["linear", "cosine", "constant", "warmup_stable_decay"]
 Momentum = Annotated[float, Field(ge=0, lt=1)]
 
@@ -122,7 +123,10 @@ class TrainingSettings(Settings):
         description="Optimizer steps between two points of the training curve.",
     )
     checkpoint_every_steps: int = Field(
-        default=500, ge=1, le=10**9, description="Optimizer steps between two checkpoints."
+        default=200,
+        ge=1,
+        le=10**9,
+        description="Optimizer steps between two checkpoints: what a lost machine costs at most.",
     )
 
     @model_validator(mode="after")

@@ -33,34 +33,21 @@ OURS = {*EXTRAS, *(path.stem for path in (ROOT / "benchmarks").rglob("*.py"))}
 NAMED_BY_OTHERS = {"aiohttp", "backports-zstd", "botocore", "s3fs"}
 NOT_INSTALLED = {"psycopg2": ["psycopg2-binary"]}  # `make test-platform` does
 
-_HANDLERS = "how a training run ends and what is said of it: pipelines/training/failures.py"
-_MONITORS = "the machine's figures beside a training run's: pipelines/training/speed.py"
 _SERVER = "MLflow behind a password: pipelines/tracking/guard.py"
 # What no library promises to keep, and which part of ours stands on it.
 PRIVATE = {
     "ray._private.services.ConsolePopen": (
         "a local Ray out of reach of signals to our group: pipelines/cluster/connection.py"
     ),
-    "ray.train.v2._internal.exceptions.WorkerHealthCheckFailedError": _HANDLERS,
-    "ray.train.v2._internal.exceptions.WorkerHealthCheckTimeoutError": _HANDLERS,
-    "ray.train.v2._internal.exceptions.WorkerGroupStartupTimeoutError": _HANDLERS,
-    "ray.train.v2._internal.execution.callback.ControllerCallback": _HANDLERS,
-    "ray.train.v2._internal.execution.controller.state.ReschedulingState": _HANDLERS,
-    "ray.train.v2._internal.execution.controller.state.SchedulingState": _HANDLERS,
-    "mlflow.system_metrics.metrics.base_metrics_monitor.BaseMetricsMonitor": _MONITORS,
-    "mlflow.system_metrics.metrics.cpu_monitor.CPUMonitor": _MONITORS,
-    "mlflow.system_metrics.metrics.disk_monitor.DiskMonitor": _MONITORS,
-    "mlflow.system_metrics.metrics.gpu_monitor.GPUMonitor": _MONITORS,
-    "mlflow.system_metrics.metrics.network_monitor.NetworkMonitor": _MONITORS,
+    "mlflow.system_metrics.system_metrics_monitor.SystemMetricsMonitor": (
+        "the machine's figures beside a training run's: pipelines/training/metrics.py"
+    ),
     "mlflow.server.fastapi_app.app": _SERVER,
     "torch._foreach_mul_": "LAMB: bert_core/training/optimization.py",
     "torch._foreach_norm": "LAMB: bert_core/training/optimization.py",
     "torch._foreach_sub_": "Muon: bert_core/training/optimization.py",
     "torch.cpu._is_amx_tile_supported": "bf16 on a CPU: bert_core/backends/precision.py",
     "torch.cpu._is_avx512_bf16_supported": "bf16 on a CPU: bert_core/backends/precision.py",
-    "torch.distributed.distributed_c10d._get_default_store": (
-        "what ranks ask each other before the first step: pipelines/training/preflight.py"
-    ),
     "torch.ops.aten._softmax_backward_data": (
         "attention on CPUs: bert_core/backends/cpu/grouped_attention.py"
     ),

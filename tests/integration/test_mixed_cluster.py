@@ -25,10 +25,13 @@ TRAINING = (
 NEIGHBOUR = {NEIGHBOUR!r}
 """
     + """
-import json, os, subprocess, sys, tempfile
+import json, os, subprocess, sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
+import torch
 
 from pipelines.cluster.connection import connect, nodes
 
@@ -39,45 +42,53 @@ from ray.cluster_utils import Cluster
 from pyarrow.fs import LocalFileSystem
 
 from pipelines.artifacts import ArtifactStore
-from pipelines.training.checkpoint_files import CheckpointFolder
 from pipelines.config.errors import UserError
 from pipelines.config.runtime import RuntimeSettings
 from pipelines.stage import StageContext
-from pipelines.training.checkpoints import Checkpoints
-from pipelines.training.launch import Launch, launch
+from pipelines.training.checkpoints import CheckpointFolder
+from pipelines.training.job import TrainingJob
+from pipelines.training.launch import launched
 from pipelines.training.placement import BatchSplit
 from pipelines.training.ranks import sum_over_ranks
+from pipelines.training.settings import TrainingSettings
 
 MEMORY = 80 * 2**20
 CUT = BatchSplit(section="pretraining", global_batch_size=16, micro_batch_size=4)
 
 
-def worker(values):
-    is_larger = np.array([int(ray.get_runtime_context().get_node_id() == values["larger"])])
-    told = {
-        "threads": values["num_threads"],
-        "ranks_on_the_larger_node": int(sum_over_ranks(is_larger)[0]),
-    }
-    # What a training run has beside the steps: the first rank hands a checkpoint over.
-    if ray.train.get_context().get_world_rank() == 0:
-        folder = Path(tempfile.mkdtemp())
-        (folder / "told.json").write_text(json.dumps(told))
-        checkpoints = Checkpoints(*values["checkpoints"])
-        checkpoints.store(folder, step=1, is_regular=True, loss=None)
-        told["checkpoint"] = checkpoints.wait()
-    return told
+@dataclass(frozen=True, kw_only=True)
+class MixedJob(TrainingJob):
+    name: ClassVar[str] = "mixed"
+    larger: str
+    told: str
+
+    def on_rank(self):
+        is_larger = np.array([int(ray.get_runtime_context().get_node_id() == self.larger)])
+        told = {
+            "threads": torch.get_num_threads(),
+            "ranks_on_the_larger_node": int(sum_over_ranks(is_larger)[0]),
+        }
+        if ray.train.get_context().get_world_rank() == 0:
+            Path(self.told).write_text(json.dumps(told))
+        raise UserError("that is all")
 
 
 def train(num_workers, folder):
     context = StageContext(store=ArtifactStore(folder),
                            runtime=RuntimeSettings(training_workers=num_workers))
-    job = Launch(
-        worker=worker, values={"larger": larger.node_id}, name="mixed",
-        checkpoints=CheckpointFolder(f"{folder}/work", LocalFileSystem()), cut=CUT,
+    told = Path(folder) / "told.json"
+    job = MixedJob(
+        stage="mixed", settings=TrainingSettings(), precision="float32", cut=CUT,
+        larger=larger.node_id, told=str(told),
     )
-    told = launch(job, context, lambda checkpoint, told: told)
-    del told["checkpoint"]
-    return told
+    checkpoints = CheckpointFolder(f"{folder}/work", LocalFileSystem())
+    try:
+        with launched(job, checkpoints, context, None):
+            pass
+    except UserError as error:
+        if "that is all" not in str(error):
+            raise
+    return json.loads(told.read_text())
 
 
 cluster = Cluster(

@@ -5,27 +5,30 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from pyarrow.fs import FileSystem, LocalFileSystem
 
 from bert_core.batch import Batch, PretrainingBatch
 from bert_core.config import encoder_config
-from bert_core.model.catalogue import PretrainingModel, TrainableModel
+from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.state import load_model
 from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.config.runtime import RuntimeSettings
 from pipelines.stage import Progress, StageContext
 from pipelines.stages.examples.batches import ExampleReader, micro_batches
 from pipelines.stages.pretraining.figures import pretraining_figures
-from pipelines.training.checkpoint_files import MODEL_FOLDER, CheckpointFolder
-from pipelines.training.launch import Launch, launch
+from pipelines.tracking.tracker import Tracker
+from pipelines.training.checkpoints import CheckpointFolder
+from pipelines.training.job import Training, TrainingJob
+from pipelines.training.launch import launched
 from pipelines.training.placement import BatchSplit
-from pipelines.training.ranks import Work, rank_and_world_size
+from pipelines.training.ranks import rank_and_world_size
+from pipelines.training.saving import MODEL_FOLDER
 from pipelines.training.settings import TrainingSettings
-from pipelines.training.worker import run
 
 CUT = BatchSplit(section="pretraining", global_batch_size=8, micro_batch_size=4)
 CADENCE = {"log_every_steps": 1, "checkpoint_every_steps": 4}
@@ -44,72 +47,81 @@ class Poisoned(PretrainingModel):
         return {name: each._replace(total=each.total * factor) for name, each in sums.items()}
 
 
-def worker_that_meets(
-    factors: Mapping[int, float],
-    *,
-    num_steps: int,
-    dies_at: int | None = None,
-    **settings: Any,
-) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Only rank 0 meets the poison; the worker dies once, where `dies_at` says."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallJob(TrainingJob):
+    """Only rank 0 meets the poison; its worker dies once, where `dies_at` says."""
 
-    def worker(values: dict[str, Any]) -> dict[str, Any]:
-        rank, world_size = rank_and_world_size()
-        reader = ExampleReader(values["examples"], "train")
-        heldout = ExampleReader(values["examples"], "heldout")
-        models: list[Poisoned] = []
+    name: ClassVar[str] = "small"
 
-        def build_model() -> Poisoned:
-            model = Poisoned(encoder_config("tiny", reader.vocab_size))
-            model.factors = factors if rank == 0 else {}
-            models.append(model)
-            return model
+    stage: str = "pretraining"
+    settings: TrainingSettings = field(default_factory=lambda: TrainingSettings(**CADENCE))
+    precision: Any = "float32"
+    cut: BatchSplit = CUT
+    examples: Artifact
+    num_steps: int = 10
+    factors: Mapping[int, float] = field(default_factory=dict)
+    dies_at: int | None = None
+    marks: str = ""
+    evaluation_examples: int = 64
+    meets: Callable[[int, int], None] = lambda rank, step: None  # rank and step, at each step
 
-        def batches_of(step: int) -> Iterator[tuple[int, Batch]]:
-            models[0].step = step
-            mark = Path(values["marks"]) / "died"
-            if rank == 0 and step == dies_at and not mark.exists():
-                mark.touch()
-                time.sleep(3.0)  # what is on its way to the store arrives
-                os.kill(os.getpid(), signal.SIGKILL)
-            return micro_batches(
-                reader, seed=0, step=step, global_batch_size=8, micro_batch_size=4,
-                rank=rank, world_size=world_size,
-            )  # fmt: skip
+    def on_rank(self) -> "SmallTraining":
+        return SmallTraining(self)
 
-        def evaluate(model: TrainableModel) -> dict[str, float]:
-            return pretraining_figures(model, heldout, 64, rank, world_size)
 
-        work = Work(
-            stage="pretraining",
-            section="pretraining",
-            settings=TrainingSettings(**{**CADENCE, **settings}),
-            num_steps=num_steps,
-            evaluate_every_steps=4,
-            build_model=build_model,
-            micro_batches=batches_of,
-            batches_of=batches_of,
-            evaluate=evaluate,
-            final_evaluation=lambda model: {},
-        )
-        return run(work, values)
+class SmallTraining(Training):
+    evaluate_every_steps = 4
 
-    return worker
+    def __init__(self, job: SmallJob) -> None:
+        self.job, self.settings, self.num_steps = job, job.settings, job.num_steps
+        self.ranks = rank_and_world_size()
+        self.reader = ExampleReader(job.examples, "train")
+        self.heldout = ExampleReader(job.examples, "heldout")
+
+    def build_model(self) -> Poisoned:
+        self.model = Poisoned(encoder_config("tiny", self.reader.vocab_size))
+        self.model.factors = self.job.factors if self.ranks[0] == 0 else {}
+        return self.model
+
+    def micro_batches(self, step: int) -> Iterator[tuple[int, Batch]]:
+        rank, world_size = self.ranks
+        self.model.step = step
+        mark = Path(self.job.marks) / "died"
+        if rank == 0 and step == self.job.dies_at and not mark.exists():
+            mark.touch()
+            time.sleep(3.0)  # what is on its way to the store arrives
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.job.meets(rank, step)
+        return micro_batches(
+            self.reader, seed=0, step=step, global_batch_size=8, micro_batch_size=4,
+            rank=rank, world_size=world_size,
+        )  # fmt: skip
+
+    def evaluate(self, model: Any) -> dict[str, float]:
+        return pretraining_figures(model, self.heldout, self.job.evaluation_examples, *self.ranks)
+
+    def final_evaluation(self, model: Any) -> dict[str, Any]:
+        return {}
 
 
 def train_small(
-    worker: Callable[..., dict[str, Any]],
-    examples: Artifact,
+    job: TrainingJob,
     folder: Path,
     *,
     ranks: int = 1,
-    work: str | None = None,
     filesystem: FileSystem | None = None,
     notes: list[str] | None = None,
-    tracking_uri: str | None = None,
+    tracker: Tracker | None = None,
     run_id: str | None = None,
-) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """What a training run reported, and its weights; fails where it takes much too long."""
+    read: Callable[[Path], Any] = lambda checkpoint: load_model(
+        checkpoint / MODEL_FOLDER
+    ).state_dict(),
+    **runtime: Any,
+) -> tuple[dict[str, Any], Any]:
+    """What a training run reported, and what `read` made of its last checkpoint: its weights.
+
+    On a thread that a hanging training cannot hold for ever.
+    """
     folder.mkdir(parents=True, exist_ok=True)
 
     def observe(progress: Progress) -> None:
@@ -118,34 +130,17 @@ def train_small(
 
     context = StageContext(
         store=ArtifactStore(folder),
-        runtime=RuntimeSettings(training_workers=ranks),
+        runtime=RuntimeSettings(training_workers=ranks, **runtime),
         observe=observe,
+        tracker=tracker,
     )
-    job = Launch(
-        worker=worker,
-        values={
-            "examples": examples, "precision": "float32", "run_id": run_id,
-            "tracking_uri": tracking_uri, "marks": str(folder),
-        },
-        name="small",
-        checkpoints=CheckpointFolder(work or str(folder / "work"), filesystem or LocalFileSystem()),
-        cut=CUT,
-    )  # fmt: skip
-
-    def finish(checkpoint: Path, told: dict[str, Any]) -> Any:
-        return told, load_model(checkpoint / MODEL_FOLDER).state_dict()
-
-    told, weights = launched(job, context, finish)
-    return told, weights
-
-
-def launched(job: Launch, context: StageContext, finish: Callable[..., Any]) -> Any:
-    """What `launch` returns, on a thread that a hanging training cannot hold for ever."""
+    checkpoints = CheckpointFolder(str(folder / "work"), filesystem or LocalFileSystem())
     outcome: list[Any] = []
 
     def call() -> None:
         try:
-            outcome.append(launch(job, context, finish))
+            with launched(job, checkpoints, context, run_id) as (checkpoint, result):
+                outcome.append((result, read(checkpoint)))
         except Exception as error:  # noqa: BLE001  (raised below, on the test's own thread)
             outcome.append(error)
 
@@ -155,4 +150,6 @@ def launched(job: Launch, context: StageContext, finish: Callable[..., Any]) -> 
     assert outcome, f"the training run has not ended within {_PATIENCE_SECONDS} s"
     if isinstance(outcome[0], Exception):
         raise outcome[0]
-    return outcome[0]
+    result: dict[str, Any] = outcome[0][0]
+    weights: dict[str, torch.Tensor] = outcome[0][1]
+    return result, weights

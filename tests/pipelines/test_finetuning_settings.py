@@ -8,6 +8,7 @@ from pipelines.config.errors import UserError
 from pipelines.recipes.files import read_recipe
 from pipelines.stages.finetuning.preparation import check_settings
 from pipelines.stages.finetuning.settings import FinetuningSettings
+from pipelines.stages.finetuning.training import evaluation_interval
 from pipelines.tasks import family
 
 
@@ -24,7 +25,7 @@ from pipelines.tasks import family
 def test_there_are_never_more_evaluations_than_were_asked_for(
     num_steps: int, asked: int, evaluated_at: list[int]
 ) -> None:
-    every = FinetuningSettings(num_evaluations=asked).evaluate_every_steps(num_steps)
+    every = evaluation_interval(num_steps, asked)
     steps = range(1, num_steps + 1)
     assert [step for step in steps if step % every == 0 or step == num_steps] == evaluated_at
 
@@ -60,3 +61,9 @@ def test_more_frozen_layers_than_there_are_is_a_fault_of_the_recipe() -> None:
     with pytest.raises(UserError, match="at most the 2 layers of an encoder of size tiny, got 3"):
         read_recipe("demo", ["finetuning.freeze_layers=3"])
     read_recipe("demo", ["finetuning.freeze_layers=2"])
+
+
+def test_seeds_beyond_the_largest_are_refused_before_the_first_trial() -> None:
+    FinetuningSettings(seed=2**31 - 3, num_seeds=3)
+    with pytest.raises(ValueError, match="seed=2147483646 and num_seeds=3 reach beyond"):
+        FinetuningSettings(seed=2**31 - 2, num_seeds=3)

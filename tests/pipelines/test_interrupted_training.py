@@ -12,28 +12,37 @@ pytestmark = pytest.mark.slow
 
 NOTEBOOK = """
 import json, os, signal, sys, threading, time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import ray
 from pyarrow.fs import LocalFileSystem
 
 from pipelines.artifacts import ArtifactStore
-from pipelines.training.checkpoint_files import CheckpointFolder
 from pipelines.stage import StageContext
 from pipelines.training import launch as launching
-from pipelines.training.launch import Launch, launch
+from pipelines.training.checkpoints import CheckpointFolder
+from pipelines.training.job import TrainingJob
+from pipelines.training.launch import launched
 from pipelines.training.placement import BatchSplit
+from pipelines.training.settings import TrainingSettings
 
 launching.PATIENCE_SECONDS = 2.0  # this worker hears nobody
 folder = Path(sys.argv[1])
 ticks = folder / "ticks"
 
 
-def worker(values):
-    while True:
-        with open(values["ticks"], "a") as file:
-            file.write(".")
-        time.sleep(0.05)
+@dataclass(frozen=True, kw_only=True)
+class EndlessJob(TrainingJob):
+    name: ClassVar[str] = "endless"
+    ticks: str
+
+    def on_rank(self):
+        while True:
+            with open(self.ticks, "a") as file:
+                file.write(".")
+            time.sleep(0.05)
 
 
 def interrupt():
@@ -47,14 +56,15 @@ def count():
 
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
-job = Launch(
-    worker=worker, values={"ticks": str(ticks)}, name="endless",
-    checkpoints=CheckpointFolder(str(folder / "work"), LocalFileSystem()),
+job = EndlessJob(
+    stage="endless", settings=TrainingSettings(), precision="float32", ticks=str(ticks),
     cut=BatchSplit(section="pretraining", global_batch_size=8, micro_batch_size=4),
 )
 threading.Thread(target=interrupt, daemon=True).start()
 try:
-    launch(job, StageContext(store=ArtifactStore(folder / "store")), lambda checkpoint, told: told)
+    context = StageContext(store=ArtifactStore(folder / "store"))
+    with launched(job, CheckpointFolder(str(folder / "work"), LocalFileSystem()), context, None):
+        pass
 except KeyboardInterrupt:
     at_return = count()
     time.sleep(3)

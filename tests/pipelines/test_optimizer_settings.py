@@ -1,5 +1,6 @@
 """What a recipe says of the optimizer is what the optimizer is told; defaults are as ever."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,19 +9,15 @@ from pydantic import ValidationError
 from bert_core.training.optimizer_settings import OptimizationConfig
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.stages.pretraining.settings import PretrainingSettings
-from pipelines.training.ranks import Work
 from pipelines.training.settings import TrainingSettings
 from pipelines.training.worker import optimization
 
 
 def config_of(settings: TrainingSettings, *, shards: bool = False, **more: Any):
-    nothing: Any = None
-    work = Work(
-        stage="s", section="s", settings=settings, num_steps=100, evaluate_every_steps=10,
-        build_model=nothing, micro_batches=nothing, batches_of=nothing, evaluate=nothing,
-        final_evaluation=nothing, **more,
-    )  # fmt: skip
-    return optimization(work, shard_optimizer_state=shards)
+    training: Any = SimpleNamespace(
+        settings=settings, num_steps=100, **{"layer_decay": 1.0, "rate_scales": {}, **more}
+    )
+    return optimization(training, shard_optimizer_state=shards)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pipelines.stages.examples.batches import ExampleReader, micro_batches
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
 from pipelines.stages.pretraining.settings import PretrainingSettings, phases_of, split_of
-from pipelines.stages.pretraining.work import TrainingExamples
+from pipelines.stages.pretraining.training import TrainingExamples
 from pipelines.training.placement import schedule
 
 TWO_PHASES = PretrainingSettings(
@@ -91,27 +91,10 @@ def test_a_step_on_either_side_of_the_boundary_is_what_its_own_phase_gives(examp
     assert shared.keys() == expected.keys()
 
 
-SHORT_FIRST = ("examples.short_tokens=32", "pretraining.short_steps_fraction=0.9")
-SHORT_ALONE = ("examples.short_tokens=32", "pretraining.short_steps_fraction=1")
-
-
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
         (["pretraining.short_steps_fraction=0.9"], "=0.9 needs examples.short_tokens"),
-        (["pretraining.full_learning_rate=1e-4"], "full_learning_rate needs short_steps_fraction"),
-        (
-            [*SHORT_FIRST, "pretraining.full_warmup_fraction=0.1"],
-            "full_warmup_fraction needs full_learning_rate",
-        ),
-        (
-            [*SHORT_ALONE, "pretraining.full_learning_rate=1e-4"],
-            "full_learning_rate is for steps of full length",
-        ),
-        (
-            [*SHORT_ALONE, "pretraining.full_warmup_fraction=0.1"],
-            "full_warmup_fraction is for steps of full length",
-        ),
         (["examples.short_tokens=128"], "short_tokens=128 must be less than max_tokens=128"),
     ],
 )

@@ -2,67 +2,57 @@
 
 import os
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
-from bert_core.training.state import Position
+from bert_core.config import encoder_config
+from bert_core.model.catalogue import PretrainingModel
+from bert_core.training.optimization import state_size
+from bert_core.training.optimizer_settings import OptimizationConfig
+from pipelines.artifacts import Artifact
 from pipelines.config.errors import UserError
-from pipelines.training import worker
-from pipelines.training.curve import Best
-from pipelines.training.preflight import check_disk_space, check_ranks_agree, within_memory
-from pipelines.training.saving import save
+from pipelines.training import preflight
+from pipelines.training.preflight import check_disk_space, meet, node_memory, within_memory
 from tests.bert_core.ranks import run_ranks
-from tests.pipelines.test_training_loop import loop_that_meets
+from tests.pipelines.small_trainings import SmallJob, train_small
 
 CPU = torch.device("cpu")
-MEBIBYTE = 2**20
 
 
-def meeting(rank: int, settings: list[str], absent: int | None, seconds: float) -> str:
+def meeting(rank: int, absent: int | None, seconds: float) -> str:
     """What a rank is told; `absent` says nothing until the others have given it up."""
+    store = torch.distributed.distributed_c10d._get_default_store()
     if rank == absent:
-        torch.distributed.distributed_c10d._get_default_store().wait(["given up"])
+        store.wait(["given up"])
         return "absent"
     told = "well"
     try:
-        check_ranks_agree("pretraining", CPU, f"10.0.0.{rank}", settings[rank], seconds=seconds)
+        meet("pretraining", CPU, seconds=seconds)
     except UserError as error:
         told = str(error)
-    if absent is not None and rank == 0:
-        torch.distributed.distributed_c10d._get_default_store().set("given up", "")
+    store.set("given up", "")
     return told
 
 
-def test_ranks_that_are_alike_go_on():
-    assert run_ranks(meeting, 2, ["same", "same"], None, 60.0) == ["well", "well"]
+def test_ranks_that_reach_each_other_go_on():
+    meet("pretraining", CPU)  # one alone
+    assert run_ranks(meeting, 2, None, 60.0) == ["well", "well"]
 
 
-def test_a_rank_that_was_told_something_else_ends_all_of_them():
-    told = run_ranks(meeting, 3, ["same", "same", "other"], None, 60.0)
-    assert len(set(told)) == 1
-    assert told[0].startswith("the workers of pretraining differ: settings ")
-    assert "on rank 2 (10.0.0.2)" in told[0]
-    assert "on rank 0 (10.0.0.0)" in told[0]
-
-
-def test_a_rank_that_does_not_come_is_named_within_the_time():
-    told = run_ranks(meeting, 2, ["same", "same"], 1, 1.0)
+def test_a_rank_that_does_not_come_ends_the_others_within_the_time():
+    told = run_ranks(meeting, 2, 1, 1.0)
     assert told[1] == "absent"
-    assert told[0].startswith("the 2 workers of pretraining do not reach each other within 1 s: ")
-    assert "1 s: rank 1 did not come (here: rank 0 on 10.0.0.0)" in told[0]
+    assert told[0].startswith("the 2 workers of pretraining do not reach each other within 1 s (")
 
 
 def meeting_with_one_that_dies(rank: int, told: str) -> str:
-    """Rank 1 comes, and its process ends before its numbers are there."""
-    store = torch.distributed.distributed_c10d._get_default_store()
     if rank == 1:
-        store.wait(["preflight/0"])
         os._exit(0)
     try:
-        check_ranks_agree("pretraining", CPU, "10.0.0.0", "same", seconds=120.0)
+        meet("pretraining", CPU, seconds=120.0)
     except (RuntimeError, UserError) as error:
         Path(told).write_text(type(error).__name__)
     return "told"
@@ -75,49 +65,59 @@ def test_a_rank_that_dies_while_they_meet_is_no_mistake_of_a_person(tmp_path: Pa
     assert told.read_text() == "RuntimeError"
 
 
-def test_one_rank_alone_meets_nobody():
-    check_ranks_agree("pretraining", CPU, "here", "settings")
+def new_model() -> PretrainingModel:
+    return PretrainingModel(encoder_config("tiny", 300), next_sentence=False)
 
 
-def test_a_disk_without_room_for_the_checkpoints_is_refused(tmp_path: Path):
-    free = shutil.disk_usage(tmp_path).free
+def test_a_disk_without_room_for_the_checkpoints_is_refused(tmp_path: Path, monkeypatch):
+    model, config = new_model(), OptimizationConfig(num_steps=9)
     folder = str(tmp_path / "not" / "yet" / "there")
-    check_disk_space("pretraining", MEBIBYTE, MEBIBYTE, folder)
-    check_disk_space("pretraining", MEBIBYTE, MEBIBYTE, None)
-    with pytest.raises(UserError, match=r"is too full for the checkpoints of pretraining"):
-        check_disk_space("pretraining", free // 3, MEBIBYTE, folder)
+    num_bytes = 4 * sum(parameter.numel() for parameter in model.parameters())
+    free = 4 * 3 * num_bytes + 2 * num_bytes + 4 * num_bytes  # of one disk: two models more in each
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=free))
+    check_disk_space("pretraining", model, config, folder, None)
+    with pytest.raises(UserError, match=r"too full for the checkpoints of pretraining .* are free"):
+        check_disk_space("pretraining", model, config, folder, object())  # with the best weights
     # A store elsewhere: the temporary folder alone has to hold one.
-    with pytest.raises(UserError, match=r"GiB are free; free some, choose another runtime.store"):
-        check_disk_space("pretraining", 2**60, 0, None)
+    check_disk_space("pretraining", model, config, None, object())
 
 
-@pytest.mark.parametrize("patience", [None, 2])
-def test_the_disk_is_asked_for_as_much_as_a_checkpoint_takes(
-    tmp_path: Path, monkeypatch, patience: int | None
-):
-    asked: list[int] = []
-    monkeypatch.setattr(worker, "check_disk_space", lambda *told: asked.append(told[1]))
-    loop = loop_that_meets({}, tmp_path)
-    best = None if patience is None else Best(patience)
-    state = replace(loop.state, best=best)
-    if best is not None:
-        best.consider(state.model, [{"step": 2, "eval/loss": 1.0}])
-    values = {"checkpoints": ["", None], "checkpoint_folder": None}
-    worker._prepare_first_step(loop.work, state, values)
-    assert save(state, Position(seed=0, step=2), is_last=False)
-    state.checkpoints.wait()
-    (stored,) = state.checkpoints.stored()
-    assert asked == [pytest.approx(stored.num_bytes, rel=0.2)]  # a third model is more
+def test_what_an_optimizer_keeps_is_known_before_it_is_built():
+    model = new_model()
+    num_parameters = sum(p.numel() for p in model.parameters())
+    assert state_size(model, OptimizationConfig(num_steps=9)) == 2 * num_parameters
+    averaging = OptimizationConfig(num_steps=9, averaging_decay=0.9)
+    assert state_size(model, averaging) == 3 * num_parameters
 
 
-def test_a_lack_of_memory_is_a_sentence_and_another_error_stays_what_it_is():
+def test_a_node_has_its_memory_or_what_its_container_allows(tmp_path):
+    total, limit = psutil.virtual_memory().total, tmp_path / "memory.max"
+    assert node_memory(limit) == total
+    for written, expected in (("max", total), ("1048576", 1 << 20), (str(total * 2), total)):
+        limit.write_text(f"{written}\n")
+        assert node_memory(limit) == expected
+
+
+def test_a_lack_of_memory_is_a_sentence_and_another_error_stays_what_it_is(monkeypatch):
+    monkeypatch.setattr(preflight, "_limit_to", lambda num_bytes: None)
     with (
-        pytest.raises(UserError, match=r"^the model does not fit the memory .*; lower size$"),
-        within_memory("the model", "lower size", CPU, 1),
+        pytest.raises(UserError, match=r"^pretraining does not fit the memory .*; lower micro"),
+        within_memory("pretraining", CPU, 1),
     ):
         torch.empty(2**62, dtype=torch.uint8)
-    with (
-        pytest.raises(RuntimeError, match="shape"),
-        within_memory("the model", "lower size", CPU, 1),
-    ):
+    with pytest.raises(RuntimeError, match="shape"), within_memory("pretraining", CPU, 1):
         torch.zeros(2, 3) @ torch.zeros(2, 3)
+
+
+def take_much_memory(rank: int, step: int) -> None:
+    torch.ones(node_memory() // 4).sum()
+
+
+@pytest.mark.slow
+def test_a_training_that_outgrows_its_node_ends_with_the_sentence(
+    local_ray, small_examples: Artifact, tmp_path: Path
+):
+    job = SmallJob(examples=small_examples, meets=take_much_memory)
+    with pytest.raises(UserError, match=r"^pretraining does not fit the memory of its worker"):
+        train_small(job, tmp_path)

@@ -12,7 +12,6 @@ from pipelines.recipes.recipe import Recipe
 from pipelines.stages.examples.stage import build_examples
 from pipelines.stages.pretraining.settings import phases_of
 from pipelines.stages.pretraining.stage import build_encoder
-from pipelines.stages.pretraining.work import restart_of
 from pipelines.stages.vocabulary.stage import build_vocabulary
 from pipelines.tasks import family_module, family_names
 
@@ -59,16 +58,13 @@ def test_the_lamb_preset_has_the_published_phases() -> None:
     short, full = phases_of(settings)
     assert (short.num_steps, full.num_steps) == (7038, 1563)
     assert (short.cut.global_batch_size, full.cut.global_batch_size) == (65_536, 32_768)
-    restart = restart_of(settings)
-    assert restart is not None
-    assert (restart.step, restart.learning_rate, restart.warmup_steps) == (7038, 4e-3, 200)
+    assert round(settings.num_steps * settings.warmup_fraction) == 2000
 
 
 def test_the_original_preset_has_the_published_schedule() -> None:
     settings = read_recipe("original").pretraining
     assert round(settings.num_steps * settings.warmup_fraction) == 10_000
     assert [phase.num_steps for phase in phases_of(settings)] == [900_000, 100_000]
-    assert restart_of(settings) is None
 
 
 @pytest.mark.slow

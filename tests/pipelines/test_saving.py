@@ -19,12 +19,10 @@ from bert_core.training.optimization import build_optimizer
 from bert_core.training.optimizer_settings import OptimizationConfig
 from bert_core.training.state import Position
 from pipelines.config.errors import UserError
-from pipelines.training import curve, saving
-from pipelines.training.checkpoints import Checkpoints
-from pipelines.training.curve import Best, Telemetry
-from pipelines.training.restoring import restore
-from pipelines.training.saving import TrainState, save, save_at_end
-from pipelines.training.speed import Speed
+from pipelines.training import metrics, saving
+from pipelines.training.checkpoints import CheckpointFolder, Checkpoints, DamagedCheckpointError
+from pipelines.training.metrics import Best, Speed, Telemetry
+from pipelines.training.saving import TrainState, restore, save, save_at_end
 from tests.bert_core.batches import small_config
 from tests.bert_core.ranks import run_ranks
 
@@ -60,9 +58,9 @@ def state_on(
     model = PretrainingModel(small_config())
     optimizer = build_optimizer(model, OptimizationConfig(num_steps=10, **optimization))
     said: list[str] = []
-    telemetry = Telemetry("pretraining", 10, None, None, Speed(10, num_ranks=1, matrix_rate=1e9))
+    telemetry = Telemetry("pretraining", 10, Speed(num_ranks=1, matrix_rate=1e9))
     telemetry.warn = said.append  # type: ignore[method-assign]
-    checkpoints = Checkpoints(str(folder), filesystem, num_kept=5)
+    checkpoints = Checkpoints(CheckpointFolder(str(folder), filesystem), num_kept=5)
     state = TrainState(
         model=model, optimizer=optimizer, telemetry=telemetry, checkpoints=checkpoints,
         is_writer=True, node="here",
@@ -114,7 +112,7 @@ def test_ranks_wait_for_the_last_one_longer_than_for_any_message(tmp_path: Path)
     assert (tmp_path / "work" / first / "checksums.json").is_file()
 
 
-def test_a_due_one_that_a_stop_has_to_store_again_stays_regular(
+def test_a_due_one_that_the_store_refused_is_stored_again_by_a_stop(
     scratch: Path, tmp_path: Path
 ) -> None:
     store = Store()
@@ -123,7 +121,7 @@ def test_a_due_one_that_a_stop_has_to_store_again_stays_regular(
     save(state, at(4), is_last=False)
     save_at_end(state, at(4), is_last=False, is_saved=True)
     (stored,) = state.checkpoints.stored()
-    assert stored.is_regular
+    assert stored.step == 4
     assert "could not be stored" in said[0]
 
 
@@ -200,7 +198,7 @@ def test_best_weights_that_find_no_room_leave_the_model_as_it_is(
     with torch.no_grad():
         state.optimizer.arena.values.add_(1.0)
     later = state.optimizer.arena.values.clone()
-    monkeypatch.setattr(curve, "save_model", full)
+    monkeypatch.setattr(metrics, "save_model", full)
     assert not save(replace(state, best=best), at(2), is_last=False)
     assert len(said) == 1
     torch.testing.assert_close(state.optimizer.arena.values, later, rtol=0, atol=0)
@@ -241,14 +239,48 @@ def test_no_rank_waits_for_a_writer_whose_disk_is_full(tmp_path: Path) -> None:
         assert len(said) == 1
 
 
-def test_where_none_is_whole_it_says_that_it_begins_anew(scratch: Path, tmp_path: Path) -> None:
+def test_a_damaged_one_is_passed_over_and_without_any_training_starts_over(
+    scratch: Path, tmp_path: Path
+) -> None:
     state, said = state_on(tmp_path / "work", LocalFileSystem())
-    save(state, at(2), is_last=False)
-    state.checkpoints.wait()
-    (weights,) = (tmp_path / "work").rglob("model.safetensors")
-    weights.write_bytes(b"")
+    for step in (2, 4):
+        save(state, at(step))
+        state.checkpoints.wait()
+    for step in (4, 2):
+        assert restore(state, 0) == at(step)
+        (weights,) = (tmp_path / "work").glob(
+            f"checkpoint_00000000{step}-*/model/model.safetensors"
+        )
+        weights.write_bytes(b"")
     assert restore(state, 0) == at(0)
-    (sentence,) = said
-    kept = f"; all of them are kept in {tmp_path}/work/damaged-*"
-    assert sentence.endswith(f": starting over: no other is whole{kept}")
-    assert len(list((tmp_path / "work").glob("damaged-*/model/model.safetensors"))) == 1
+    assert said[-1].startswith("the checkpoint of step 2 is damaged (model/model.safetensors has 0")
+
+
+def restore_on_two_nodes(rank: int, folder: str, nodes: list[str]) -> tuple[int, int]:
+    """The step that a rank takes up, and how many checkpoints its node opened."""
+    state, _ = state_on(Path(folder), LocalFileSystem())
+    state = replace(state, is_writer=rank == 0, node=nodes[rank])
+    opened: list[object] = []
+    whole = state.checkpoints.opened
+
+    def counted(checkpoint: Any) -> Any:
+        opened.append(checkpoint)
+        if rank == 1 and checkpoint.step == 4:
+            raise DamagedCheckpointError("weights has another SHA-256")
+        return whole(checkpoint)
+
+    state.checkpoints.opened = counted  # type: ignore[method-assign]
+    return restore(state, 0).step, len(opened)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"), [(["one", "one"], [(4, 1), (4, 0)]), (["one", "two"], [(2, 2), (2, 2)])]
+)
+def test_ranks_take_up_what_is_whole_on_every_node_and_read_it_once_on_each(
+    tmp_path: Path, nodes: list[str], expected: list[tuple[int, int]]
+) -> None:
+    state, _ = state_on(tmp_path / "work", LocalFileSystem())
+    for step in (2, 4):
+        save(state, at(step))
+        state.checkpoints.wait()
+    assert run_ranks(restore_on_two_nodes, 2, str(tmp_path / "work"), nodes) == expected

@@ -18,7 +18,8 @@ from pipelines.stage import StageContext
 from pipelines.tracking import tracker as tracker_module
 from pipelines.tracking.tracker import Tracker
 from pipelines.tracking.transient import is_transient
-from pipelines.training.runs import Trained, open_run, recorded
+from pipelines.training.runs import finish_run, open_run
+from pipelines.training.saving import HISTORY_FILE
 
 
 @pytest.fixture(scope="module")
@@ -182,19 +183,20 @@ def test_a_training_that_was_stopped_is_killed_and_not_failed(
     context = StageContext(store=small_context.store, tracker=tracker)
     run_ids: list[str | None] = []
 
-    def train() -> Trained:
-        if raised is not None:
-            raise raised("so it ended")
-        return Trained({"eval/accuracy": 0.5}, {"processor": "of the worker"})
-
     def build(draft: Draft) -> Built:
-        run_ids.append(open_run("pretraining", {}, draft, context))
-        return Built((), recorded(run_ids[0], context, train))
+        with open_run("pretraining", {}, draft, context) as run_id:
+            run_ids.append(run_id)
+            if raised is not None:
+                raise raised("so it ended")
+        draft.write(HISTORY_FILE, b"[]")
+        statistics = {"eval/accuracy": 0.5, "computed_on": {"processor": "of the worker"}}
+        return Built([HISTORY_FILE], statistics)
 
     with pytest.raises(raised) if raised is not None else nullcontext():
-        context.store.get_or_build(
+        encoder = context.store.get_or_build(
             "encoder", version=1, settings={}, inputs={"ends": str(raised)}, build=build
         )
+        finish_run(encoder, context)
     run = tracker.client().get_run(str(run_ids[0]))
     assert run.info.status == status
     assert ("bertsmith.computed_on.processor" in run.data.tags) == (status == "FINISHED")

@@ -2,27 +2,22 @@
 
 import os
 import signal
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
-from pyarrow.fs import LocalFileSystem
 
 from bert_core.batch import Batch
 from bert_core.training.state import WEIGHTS_FILE, load_model
-from pipelines.artifacts import ArtifactStore
 from pipelines.artifacts.manifest import sha256_of_file
-from pipelines.config.runtime import RuntimeSettings
-from pipelines.stage import StageContext
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
 from pipelines.stages.pretraining.settings import PretrainingSettings, phases_of
-from pipelines.stages.pretraining.work import pretraining_work
-from pipelines.training.checkpoint_files import MODEL_FOLDER, CheckpointFolder
-from pipelines.training.launch import Launch, launch
-from pipelines.training.worker import run
+from pipelines.stages.pretraining.training import Pretraining, PretrainingJob
+from pipelines.training.saving import MODEL_FOLDER
+from tests.pipelines.small_trainings import train_small
 
 pytestmark = pytest.mark.slow
 
@@ -35,40 +30,39 @@ SETTINGS = PretrainingSettings(
 BOUNDARY, KILLED_AT = 18, 19  # the checkpoint before is that of step 10, in the short phase
 
 
-def worker(values: dict[str, Any]) -> dict[str, Any]:
-    """The training run's own worker, which dies once at `KILLED_AT`."""
-    with pretraining_work(SETTINGS, values) as work:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DyingJob(PretrainingJob):
+    """Its worker dies once at `KILLED_AT`."""
 
-        def micro_batches(step: int) -> Iterator[tuple[int, Batch]]:
-            mark = values["dies"] and Path(values["dies"])
-            if mark and step == KILLED_AT and not mark.exists():
-                mark.touch()
-                os.kill(os.getpid(), signal.SIGKILL)
-            return iter(work.micro_batches(step))
+    name: ClassVar[str] = "phases"
 
-        return run(replace(work, micro_batches=micro_batches), values)
+    mark: str
+
+    def on_rank(self) -> "DyingPretraining":
+        return DyingPretraining(self)
 
 
-def trained(examples, vocabulary, folder: Path, dies: str) -> tuple[str, dict[str, Any], Any]:
-    folder.mkdir()
-    values = {
-        "examples": examples, "vocabulary": vocabulary,
-        "precision": "float32", "run_id": None, "tracking_uri": None, "dies": dies,
-    }  # fmt: skip
+class DyingPretraining(Pretraining):
+    def micro_batches(self, step: int) -> Iterable[tuple[int, Batch]]:
+        mark = self._job.mark and Path(self._job.mark)
+        if mark and step == KILLED_AT and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().micro_batches(step)
 
-    def finish(checkpoint: Path, told: dict[str, Any]) -> tuple[str, dict[str, Any], Any]:
+
+def trained(examples, vocabulary, folder: Path, mark: str) -> tuple[str, dict[str, Any], Any]:
+    def read(checkpoint: Path) -> tuple[str, Any]:
         weights = checkpoint / MODEL_FOLDER
-        return sha256_of_file(weights / WEIGHTS_FILE), told, load_model(weights).config
+        return sha256_of_file(weights / WEIGHTS_FILE), load_model(weights).config
 
-    job = Launch(
-        worker=worker,
-        values=values,
-        name="phases",
-        checkpoints=CheckpointFolder(str(folder / "work"), LocalFileSystem()),
-        cut=phases_of(SETTINGS)[1].cut,
-    )
-    ranks = RuntimeSettings(training_workers=1, cpus_per_worker=1)
-    return launch(job, StageContext(store=ArtifactStore(folder / "store"), ranks=ranks), finish)
+    job = DyingJob(
+        stage="pretraining", settings=SETTINGS, precision="float32",
+        cut=phases_of(SETTINGS)[1].cut, examples=examples, vocabulary=vocabulary, encoder=None,
+        mark=mark,
+    )  # fmt: skip
+    told, (digest, config) = train_small(job, folder, read=read, cpus_per_worker=1)
+    return digest, told, config
 
 
 def learned(history: list[dict[str, Any]]) -> list[dict[str, float]]:

@@ -5,8 +5,7 @@ import time
 import pytest
 import ray
 
-from pipelines.artifacts import ArtifactStore
-from pipelines.stage import Progress, StageContext
+from pipelines.stage import Progress, ignore
 from pipelines.training import messages as sending
 from pipelines.training.messages import ProgressSender, messages_of_workers
 
@@ -21,10 +20,9 @@ def progress(done: int, note: str = "") -> Progress:
     return Progress(stage="training", done=done, total=100, unit="steps", note=note)
 
 
-def test_notes_all_arrive_and_the_last_value_too(local_ray, tmp_path):
+def test_notes_all_arrive_and_the_last_value_too(local_ray):
     seen: list[Progress] = []
-    context = StageContext(store=ArtifactStore(tmp_path), observe=seen.append)
-    with messages_of_workers(context) as messages:
+    with messages_of_workers(seen.append) as messages:
         sender = ProgressSender(messages)
         sender.send(progress(1, "resumed"))
         for done in range(2, 100):
@@ -36,9 +34,8 @@ def test_notes_all_arrive_and_the_last_value_too(local_ray, tmp_path):
     assert [each.done for each in seen] == sorted(each.done for each in seen)
 
 
-def test_a_lost_display_ends_no_training(local_ray, tmp_path, caplog):
-    context = StageContext(store=ArtifactStore(tmp_path))
-    with messages_of_workers(context) as messages:
+def test_a_lost_display_ends_no_training(local_ray, caplog):
+    with messages_of_workers(ignore) as messages:
         sender = ProgressSender(messages)
         ray.kill(messages)
         for done in range(1000):
@@ -47,7 +44,7 @@ def test_a_lost_display_ends_no_training(local_ray, tmp_path, caplog):
     assert caplog.text.count("progress is not shown any more") == 1
 
 
-def test_a_display_that_fails_is_told_once_and_shown_the_rest(local_ray, tmp_path, caplog):
+def test_a_display_that_fails_is_shown_the_rest(local_ray, caplog):
     seen: list[int] = []
 
     def observe(progress: Progress) -> None:
@@ -55,8 +52,7 @@ def test_a_display_that_fails_is_told_once_and_shown_the_rest(local_ray, tmp_pat
             raise BrokenPipeError("nobody reads")
         seen.append(progress.done)
 
-    context = StageContext(store=ArtifactStore(tmp_path), observe=observe)
-    with messages_of_workers(context) as messages:
+    with messages_of_workers(observe) as messages:
         sender = ProgressSender(messages)
         for done in (1, 2, 3):
             sender.send(progress(done, "a note"))
@@ -65,4 +61,4 @@ def test_a_display_that_fails_is_told_once_and_shown_the_rest(local_ray, tmp_pat
             time.sleep(0.05)
         sender.close()
     assert seen == [3]
-    assert caplog.text.count("progress cannot be shown: nobody reads") == 1
+    assert caplog.text.count("progress cannot be shown: nobody reads") == 2

@@ -1,6 +1,7 @@
 """Numbers that go wrong in a real training: skipped, or too many and ended with a diagnosis."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,17 @@ import torch
 from pipelines.artifacts import Artifact
 from pipelines.config.errors import UserError
 from pipelines.tracking.tracker import Tracker
-from tests.pipelines.small_trainings import train_small, worker_that_meets
+from pipelines.training.settings import TrainingSettings
+from tests.pipelines.small_trainings import CADENCE, SmallJob, train_small
 
 pytestmark = pytest.mark.slow
 
 # One loss that is no number, and two in a row after the checkpoint of step 4.
 BAD = {2: math.nan, 6: math.inf, 7: math.nan}
-RULES: dict[str, Any] = {"max_skipped_steps": 3}
+
+
+def settings(**values: Any) -> TrainingSettings:
+    return TrainingSettings(**{**CADENCE, **values})
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -24,10 +29,10 @@ def test_skipped_steps_are_the_same_after_a_death(
     small_examples: Artifact, local_ray: None, tmp_path: Path, ranks: int
 ) -> None:
     notes: list[str] = []
-    told, weights = train_small(
-        worker_that_meets(BAD, num_steps=14, **RULES),
-        small_examples, tmp_path / "undisturbed", ranks=ranks, notes=notes,
-    )  # fmt: skip
+    job = SmallJob(
+        examples=small_examples, num_steps=14, factors=BAD, settings=settings(max_skipped_steps=3)
+    )
+    told, weights = train_small(job, tmp_path / "undisturbed", ranks=ranks, notes=notes)
     assert [each["step"] for each in told["skipped"]] == [2, 6, 7]
     assert told["skipped"][0]["loss"] == "nan"
     history = {point["step"]: point for point in told["history"]}
@@ -38,10 +43,9 @@ def test_skipped_steps_are_the_same_after_a_death(
     assert any("the loss of step 2 is not finite" in note for note in notes)
 
     for dies_at in (11, 6):
-        again, others = train_small(
-            worker_that_meets(BAD, num_steps=14, dies_at=dies_at, **RULES),
-            small_examples, tmp_path / f"died at {dies_at}", ranks=ranks,
-        )  # fmt: skip
+        folder = tmp_path / f"died at {dies_at}"
+        dying = replace(job, dies_at=dies_at, marks=str(folder))
+        again, others = train_small(dying, folder, ranks=ranks)
         assert len(again["resumed_from"]) == 1
         for name in ("history", "skipped"):
             assert again[name] == told[name], name
@@ -51,33 +55,34 @@ def test_skipped_steps_are_the_same_after_a_death(
 def test_a_norm_out_of_all_proportion_is_left_out(
     small_examples: Artifact, local_ray: None, tmp_path: Path
 ) -> None:
-    told, weights = train_small(
-        worker_that_meets({68: 1e5}, num_steps=72, checkpoint_every_steps=36),
-        small_examples, tmp_path,
+    job = SmallJob(
+        examples=small_examples, num_steps=72, factors={68: 1e5},
+        settings=settings(checkpoint_every_steps=36),
     )  # fmt: skip
+    told, weights = train_small(job, tmp_path)
     (skipped,) = told["skipped"]
     assert skipped["step"] == 68
     assert skipped["gradient_norm"] > 100 * skipped["limit"]
     assert all(tensor.isfinite().all() for tensor in weights.values())
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_what_never_heals_ends_with_a_diagnosis(
-    small_examples: Artifact, local_ray: None, tmp_path: Path, ranks: int
+@pytest.mark.parametrize(("ranks", "num_steps"), [(1, 14), (2, 14), (1, 2)])
+def test_what_never_heals_ends_with_a_diagnosis_and_publishes_nothing(
+    small_examples: Artifact, local_ray: None, tmp_path: Path, ranks: int, num_steps: int
 ) -> None:
-    worker = worker_that_meets(
-        dict.fromkeys(range(1, 14), math.inf), num_steps=14, max_skipped_steps=2
-    )
+    # Of two steps neither can be taken, which are fewer than end a training run in a row.
+    begins = 1 if num_steps == 14 else 0
+    job = SmallJob(
+        examples=small_examples, num_steps=num_steps,
+        factors=dict.fromkeys(range(begins, 14), math.inf),
+        settings=settings(max_skipped_steps=2 if num_steps == 14 else 5),
+    )  # fmt: skip
     tracker = Tracker(uri=f"sqlite:///{tmp_path / 'mlflow.db'}", experiment="tests")
     run_id = tracker.create_run("training", "never heals", {}, {})
     with pytest.raises(UserError) as raised:
-        train_small(
-            worker, small_examples, tmp_path, ranks=ranks, tracking_uri=tracker.uri, run_id=run_id
-        )
-    history = tracker.client().get_metric_history(run_id, "train/learning_rate")
-    assert [point.step for point in history] == [1, 2]  # that of its last second, too
+        train_small(job, tmp_path, ranks=ranks, tracker=tracker, run_id=run_id)
     said = str(raised.value)
-    assert "2 steps in a row had to be skipped: the loss of step 2 is not finite" in said
+    assert "2 steps in a row had to be skipped: the loss of step" in said
     assert "largest gradients: " in said
     assert "encoder." in said
     assert "pretraining has learning_rate" in said

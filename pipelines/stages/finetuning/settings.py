@@ -1,11 +1,10 @@
 """The settings of a fine-tuning."""
 
-import math
 from collections.abc import Sequence
 from itertools import product
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from pipelines.config.settings import Settings
 from pipelines.training.placement import BatchSplit
@@ -200,10 +199,19 @@ class FinetuningSettings(TrainingSettings):
         "with the first seed, the best with the others.",
     )
     compare_with_random: bool = Field(
-        default=True,
+        default=False,
         description="Train a second model from random weights with the same budget, to "
         "show what the pretraining is worth.",
     )
+
+    @model_validator(mode="after")
+    def _seeds_fit(self) -> "FinetuningSettings":
+        if self.seed + self.num_seeds > 2**31:
+            raise ValueError(
+                f"seed={self.seed} and num_seeds={self.num_seeds} reach beyond the largest seed, "
+                f"{2**31 - 1}; lower one of them"
+            )
+        return self
 
     @property
     def is_one_training(self) -> bool:
@@ -214,10 +222,6 @@ class FinetuningSettings(TrainingSettings):
     def rate_scales(self) -> dict[str, float]:
         """Times the rate, by the pattern that parameters' names fit."""
         return {} if self.embeddings_rate == 1 else {"*embeddings.*": self.embeddings_rate}
-
-    def evaluate_every_steps(self, num_steps: int) -> int:
-        """How many steps lie between evaluations: never more of these than were asked for."""
-        return math.ceil(num_steps / self.num_evaluations)
 
 
 def split_of(settings: FinetuningSettings) -> BatchSplit:

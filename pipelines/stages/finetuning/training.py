@@ -2,10 +2,8 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
-from pathlib import Path
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
 
 from bert_core.batch import Batch
 from bert_core.config import EncoderConfig, size_of
@@ -22,21 +20,21 @@ from pipelines.stages.finetuning.preparation import prepare
 from pipelines.stages.finetuning.settings import FinetuningSettings, split_of
 from pipelines.tasks import Answers, Reading
 from pipelines.tasks.encoding import batches, shuffled
-from pipelines.training.arithmetic import Arithmetic, resolve, trains_best_on_single_threads
-from pipelines.training.checkpoint_files import MODEL_FILES, CheckpointFolder, publish_model
-from pipelines.training.curve import best_step
+from pipelines.training.arithmetic import resolve, trains_best_on_single_threads
+from pipelines.training.checkpoints import CheckpointFolder
 from pipelines.training.imported_models import config_of
-from pipelines.training.launch import Launch, launch
-from pipelines.training.ranks import Work, means_over_ranks, rank_and_world_size
-from pipelines.training.runs import Trained, open_run, recorded, throughput, training_input
-from pipelines.training.worker import run
+from pipelines.training.job import Training, TrainingJob
+from pipelines.training.launch import launched
+from pipelines.training.metrics import best_step
+from pipelines.training.ranks import means_over_ranks, rank_and_world_size
+from pipelines.training.runs import finish_run, open_run, training_input, training_statistics
+from pipelines.training.saving import MODEL_FILES, publish_model
 
-STAGE = "finetuning"
+STAGE = FINETUNING.name
 
 Initialization = Literal["pretrained", "random"]
 
-
-# Neither do other training runs change one, nor how its encoder was called.
+# Settings that change no single training run: other runs beside it, and how its encoder was named.
 OF_NO_TRAINING = {"compare_with_random", "encoder", "num_seeds", "search"}
 
 
@@ -53,134 +51,130 @@ def train_task_model(
     Statistics: the family's held-out figures, those of the trivial baseline beside them.
     """
     arithmetic, context = resolve(settings.precision, context)
-    plain = settings.model_dump(mode="json", exclude=OF_NO_TRAINING)
-    return context.store.get_or_build(
-        FINETUNING.kind,
-        version=FINETUNING.version,
-        settings=arithmetic.named_in(plain | {"initialization": initialization}),
-        inputs={"dataset": dataset, "encoder": encoder},
-        build=partial(_finetune, settings, arithmetic, dataset, encoder, initialization, context),
-    )
-
-
-def _finetune(
-    settings: FinetuningSettings,
-    arithmetic: Arithmetic,
-    dataset: Artifact,
-    encoder: Artifact,
-    initialization: Initialization,
-    context: StageContext,
-    draft: Draft,
-) -> Built:
-    tokenizer = WordPieceTokenizer.from_directory(encoder.local_folder())
-    encoder_config = config_of(encoder)
-    reading = reading_of(settings, encoder_config)
-    # Windows of long texts are examples of their own.
-    train = family_of(dataset).examples(read_items(dataset, "train"), tokenizer, reading)
-    assert settings.num_epochs != "auto", "a stage resolves it before it trains"
-    num_steps = max(1, math.ceil(len(train) * settings.num_epochs / settings.global_batch_size))
-    data = training_input(dataset, dataset.statistics["items"]["train"])
-    plain = settings.model_dump(mode="json")
-    run_id = open_run(f"{STAGE}-{initialization}", plain, draft, context, [data])
-    job = Launch(
-        worker=_worker,
-        values={
-            "stage": f"{STAGE} from {initialization} weights",
-            "settings": settings.model_dump(),
-            "num_steps": num_steps,
-            "dataset": dataset,
-            "encoder": encoder,
-            "initialization": initialization,
-            "precision": arithmetic.precision,
-            "run_id": run_id,
-            "tracking_uri": context.tracker.uri if context.tracker else None,
-        },
-        name=STAGE,
-        checkpoints=CheckpointFolder.of(draft),
+    job = FinetuningJob(
+        stage=f"{STAGE} from {initialization} weights",
+        settings=settings,
+        precision=arithmetic.precision,
         cut=split_of(settings),
-        one_thread_each=trains_best_on_single_threads(size_of(encoder_config)),
+        one_thread_each=trains_best_on_single_threads(size_of(config_of(encoder))),
+        dataset=dataset,
+        encoder=encoder,
+        initialization=initialization,
     )
 
-    def finish(checkpoint: Path, result: dict[str, Any]) -> Trained:
-        publish_model(draft, checkpoint, tokenizer, result)
+    def build(draft: Draft) -> Built:
+        data = training_input(dataset, dataset.statistics["items"]["train"])
+        run = f"{STAGE}-{initialization}"
+        with (
+            open_run(run, settings.model_dump(mode="json"), draft, context, [data]) as run_id,
+            launched(job, CheckpointFolder.of(draft), context, run_id) as (checkpoint, result),
+        ):
+            tokenizer = WordPieceTokenizer.from_directory(encoder.local_folder())
+            publish_model(draft, checkpoint, tokenizer, result)
         statistics = {
             **figures_of(Answers(*result["final"]["answers"]), dataset),
             "score": dataset.statistics["score"],
             "num_parameters": result["final"]["num_parameters"],
             **_steps_of(result["history"], settings),
-            **throughput(result),
+            **training_statistics(result),
         }
-        return Trained(statistics, result["computed_on"], result["undelivered"])
+        return Built(files_of(dataset), statistics)
 
-    statistics = recorded(run_id, context, lambda: launch(job, context, finish))
-    return Built(files_of(dataset), statistics)
+    plain = settings.model_dump(mode="json", exclude=OF_NO_TRAINING)
+    artifact = context.store.get_or_build(
+        FINETUNING.kind,
+        version=FINETUNING.version,
+        settings=arithmetic.named_in(plain | {"initialization": initialization}),
+        inputs={"dataset": dataset, "encoder": encoder},
+        build=build,
+    )
+    finish_run(artifact, context)
+    return artifact
 
 
-def _worker(values: dict[str, Any]) -> dict[str, Any]:
-    """Runs on every Ray Train worker."""
-    settings = FinetuningSettings.model_validate(values["settings"])
-    dataset, encoder = values["dataset"], values["encoder"]
-    rank, world_size = rank_and_world_size()
-    tokenizer = WordPieceTokenizer.from_directory(encoder.local_folder())
-    encoder_config, family = config_of(encoder), family_of(dataset)
-    reading = reading_of(settings, encoder_config)
-    whole = Reading(reading.max_tokens, rank=rank, world_size=world_size)
-    heldout = read_items(dataset, "heldout")
-    train_examples = family.examples(read_items(dataset, "train"), tokenizer, reading)
-    heldout_examples = family.examples(heldout, tokenizer, reading)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinetuningJob(TrainingJob):
+    """A fine-tuning on the items of `dataset`."""
 
-    def build_model() -> TrainableModel:
-        dropout = settings.dropout
+    name: ClassVar[str] = "finetuning"
+
+    settings: FinetuningSettings
+    dataset: Artifact
+    encoder: Artifact
+    initialization: Initialization
+
+    def on_rank(self) -> "Finetuning":
+        return Finetuning(self)
+
+
+class Finetuning(Training):
+    """This rank's work."""
+
+    settings: FinetuningSettings
+
+    def __init__(self, job: FinetuningJob) -> None:
+        settings, folder = job.settings, job.encoder.local_folder()
+        self._job = job
+        self._ranks = rank_and_world_size()
+        self._family = family_of(job.dataset)
+        self._tokenizer = WordPieceTokenizer.from_directory(folder)
+        self._reading = reading_of(settings, config_of(job.encoder))
+        self._items = read_items(job.dataset, "heldout")
+        # Windows of long texts are examples of their own.
+        train = read_items(job.dataset, "train")
+        self._train = self._family.examples(train, self._tokenizer, self._reading)
+        self._heldout = self._family.examples(self._items, self._tokenizer, self._reading)
+        assert settings.num_epochs != "auto", "the stage resolves it before it trains"
+        passes = len(self._train) * settings.num_epochs
+        self.settings = settings
+        self.num_steps = max(1, math.ceil(passes / settings.global_batch_size))
+        self.evaluate_every_steps = evaluation_interval(self.num_steps, settings.num_evaluations)
+        self.patience = settings.patience
+        self.layer_decay = settings.layer_decay
+        self.rate_scales = settings.rate_scales
+
+    def build_model(self) -> TrainableModel:
+        encoder, dropout = self._job.encoder, self.settings.dropout
         config = replace(
-            encoder_config, hidden_dropout=dropout, attention_dropout=dropout,
+            config_of(encoder), hidden_dropout=dropout, attention_dropout=dropout,
             classifier_dropout=None,
         )  # fmt: skip
-        model = family.build_model(config, heldout.labels)
-        if values["initialization"] == "pretrained":
+        model = self._family.build_model(config, self._items.labels)
+        if self._job.initialization == "pretrained":
             load_encoder_into(model, encoder.local_folder())
-        prepare(model, settings, train_examples)
+        prepare(model, self.settings, self._train)
         return model
 
-    def micro_batches(step: int) -> Iterator[tuple[int, Batch]]:
-        num_examples = len(train_examples)
-        chosen = shuffled(num_examples, settings.seed, step, settings.global_batch_size)
+    def micro_batches(self, step: int) -> Iterator[tuple[int, Batch]]:
+        settings, (rank, world_size) = self.settings, self._ranks
+        chosen = shuffled(len(self._train), settings.seed, step, settings.global_batch_size)
         size = settings.micro_batch_size
         for index in range(rank, math.ceil(len(chosen) / size), world_size):
-            yield index, train_examples.batch(chosen[index * size : (index + 1) * size])
+            yield index, self._train.batch(chosen[index * size : (index + 1) * size])
 
-    def evaluate(model: TrainableModel) -> dict[str, float]:
-        size, device = settings.micro_batch_size, next(model.parameters()).device
+    def evaluate(self, model: TrainableModel) -> dict[str, float]:
+        size, device = self.settings.micro_batch_size, next(model.parameters()).device
         means = means_over_ranks(
-            tuple(family.curve),
-            math.ceil(len(heldout_examples) / size),
+            tuple(self._family.curve),
+            math.ceil(len(self._heldout) / size),
             (
                 (number, model.evaluation_sums(batch.to(device)))
-                for number, batch in batches(heldout_examples, size, rank, world_size)
+                for number, batch in batches(self._heldout, size, *self._ranks)
             ),
         )
-        return {family.curve[name]: value for name, value in means.items()}
+        return {self._family.curve[name]: value for name, value in means.items()}
 
-    def final_evaluation(model: TrainableModel) -> dict[str, Any]:
+    def final_evaluation(self, model: TrainableModel) -> dict[str, Any]:
         # In the windows of the published model, which may advance by another stride.
-        answers = family.answers(model, tokenizer, heldout, whole)
+        rank, world_size = self._ranks
+        whole = Reading(self._reading.max_tokens, rank=rank, world_size=world_size)
+        answers = self._family.answers(model, self._tokenizer, self._items, whole)
         return {"answers": tuple(answers), "num_parameters": count_parameters(model)}
 
-    work = Work(
-        stage=values["stage"],
-        section=STAGE,
-        settings=settings,
-        layer_decay=settings.layer_decay,
-        rate_scales=settings.rate_scales,
-        num_steps=values["num_steps"],
-        evaluate_every_steps=settings.evaluate_every_steps(values["num_steps"]),
-        patience=settings.patience,
-        build_model=build_model,
-        micro_batches=micro_batches,
-        batches_of=micro_batches,
-        evaluate=evaluate,
-        final_evaluation=final_evaluation,
-    )
-    return run(work, values)
+
+def evaluation_interval(num_steps: int, num_evaluations: int) -> int:
+    """How many steps lie between evaluations: never more of these than were asked for."""
+    return math.ceil(num_steps / num_evaluations)
 
 
 def _steps_of(history: Sequence[Mapping[str, Any]], settings: FinetuningSettings) -> dict[str, int]:

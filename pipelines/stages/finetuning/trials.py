@@ -24,7 +24,7 @@ from pipelines.stages.finetuning.training import (
 )
 from pipelines.tracking.transient import is_transient
 from pipelines.training.arithmetic import resolve
-from pipelines.training.runs import Trained, numbers, open_run, recorded, training_input
+from pipelines.training.runs import finish_run, numbers, open_run, training_input
 
 TRIALS_FILE = "trials.json"
 
@@ -66,13 +66,15 @@ def best_of_trials(
     arithmetic, settled = resolve(settings.precision, context)
     plain = settings.model_dump(mode="json", exclude=OF_NO_TRAINING)
     tried = {"tried": changes, "num_seeds": settings.num_seeds, "initialization": initialization}
-    return context.store.get_or_build(
+    artifact = context.store.get_or_build(
         FINETUNING.kind,
         version=FINETUNING.version,
         settings=arithmetic.named_in(plain | tried),
         inputs={"dataset": dataset, "encoder": encoder},
         build=partial(_try, settings, changes, dataset, encoder, initialization, settled),
     )
+    finish_run(artifact, context)
+    return artifact
 
 
 def _try(
@@ -85,45 +87,39 @@ def _try(
     draft: Draft,
 ) -> Built:
     data = training_input(dataset, dataset.statistics["items"]["train"])
-    plain = settings.model_dump(mode="json")
-    run_id = open_run(f"{STAGE}-trials-{initialization}", plain, draft, context, [data])
     score: str = dataset.statistics["score"]
     alone = replace(context, observe=ignore)  # who watches here does not travel
     train = partial(_trained, settings, dataset, encoder, initialization, alone)
     stage = f"{STAGE} trials from {initialization} weights"
-
-    def trained(trials: Sequence[Trial]) -> list[Artifact]:
-        return _at_once(train, trials, stage, score, context)
-
-    def finish() -> Trained:
-        searched = [Trial(change, settings.seed) for change in changes]
-        others = [settings.seed + n for n in range(1, settings.num_seeds)]
-        if len(changes) == 1:  # nothing to wait for
-            place, repeated = 0, [Trial(changes[0], seed) for seed in others]
-            models = seeds = trained([*searched, *repeated])
-        else:
-            models = trained(searched)
+    run = f"{STAGE}-trials-{initialization}"
+    first, *others = range(settings.seed, settings.seed + settings.num_seeds)
+    trials = [Trial(change, first) for change in changes]
+    chosen = changes[0]
+    with open_run(run, settings.model_dump(mode="json"), draft, context, [data]):
+        if len(changes) > 1:
+            models = _at_once(train, trials, stage, score, context)
             place = _best(models, score)
-            repeated = [Trial(changes[place], seed) for seed in others]
-            seeds = [models[place], *trained(repeated)]
-        best = seeds[_best(seeds, score)]
-        for name in files_of(dataset):
-            with draft.file(name) as target:
-                shutil.copyfile(best.local(name), target.path)
-        trials = zip((*searched, *repeated), (*models[: len(searched)], *seeds[1:]), strict=True)
-        records = json.dumps([_record(*each) for each in trials], indent=2)
-        draft.write(TRIALS_FILE, records.encode())
-        statistics = {
-            **best.statistics,
-            "chosen": dict(changes[place]),
-            "trained": best.fingerprint,
-            "num_trials": len(searched) + len(repeated),
-            "num_seeds": len(seeds),
-            **_over_seeds(seeds),
-        }
-        return Trained(statistics, _computed_on(best, context))
-
-    statistics = recorded(run_id, context, finish)
+            chosen = changes[place]
+            repeated = [Trial(chosen, seed) for seed in others]
+            seeds = [models[place], *_at_once(train, repeated, stage, score, context)]
+            trials, models = [*trials, *repeated], [*models, *seeds[1:]]
+        else:  # nothing to wait for: all seeds at once
+            trials += [Trial(chosen, seed) for seed in others]
+            models = seeds = _at_once(train, trials, stage, score, context)
+    best = seeds[_best(seeds, score)]
+    for name in files_of(dataset):
+        with draft.file(name) as target:
+            shutil.copyfile(best.local(name), target.path)
+    records = json.dumps([_record(*each) for each in zip(trials, models, strict=True)], indent=2)
+    draft.write(TRIALS_FILE, records.encode())
+    statistics = {
+        **best.statistics,
+        "chosen": dict(chosen),
+        "trained": best.fingerprint,
+        "num_trials": len(trials),
+        "num_seeds": len(seeds),
+        **_over_seeds(seeds),
+    }
     return Built((*files_of(dataset), TRIALS_FILE), statistics)
 
 
@@ -205,11 +201,3 @@ def _over_seeds(models: Sequence[Artifact]) -> dict[str, float]:
         if len(values) > 1:
             figures[f"deviation/{name}"] = stdev(values)
     return figures
-
-
-def _computed_on(model: Artifact, context: StageContext) -> Mapping[str, str]:
-    """The machine that made the model's figures, as its own run says."""
-    if context.tracker is None:
-        return {}
-    run_id = context.tracker.find_run(model.fingerprint)
-    return {} if run_id is None else context.tracker.computed_on(run_id)

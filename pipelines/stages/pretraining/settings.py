@@ -11,12 +11,10 @@ from pydantic import Field, field_validator, model_validator
 from bert_core.masking import MaskingConfig
 from pipelines.stages.examples.settings import ExampleSet, ExampleSettings
 from pipelines.training.placement import BatchSplit
-from pipelines.training.settings import PeakRate, TrainingSettings
+from pipelines.training.settings import ENDLESS, PeakRate, TrainingSettings
 
-ENDLESS = 10**9  # steps, in which a phase with any share has a step
 _NUM_STEPS = 1000
-_OF_FULL_STEPS = ("full_learning_rate", "full_warmup_fraction")
-_OF_PHASES = ("short_global_batch_size", "short_micro_batch_size", *_OF_FULL_STEPS)
+_OF_PHASES = ("short_global_batch_size", "short_micro_batch_size")
 
 
 class PretrainingSettings(TrainingSettings):
@@ -54,7 +52,7 @@ class PretrainingSettings(TrainingSettings):
         gt=0,
         le=10**6,
         description="In place of num_steps: as many steps as fit this many minutes, with "
-        "evaluations and checkpoints; the time of a step is measured first.",
+        "evaluations and checkpoints; the time of the first steps decides.",
     )
     global_batch_size: int = Field(
         default=64, ge=1, le=10**9, description="Examples of one optimizer step, over all workers."
@@ -89,20 +87,6 @@ class PretrainingSettings(TrainingSettings):
         ge=1,
         le=10**9,
         description="Examples computed at once while they are short; empty: micro_batch_size.",
-    )
-    full_learning_rate: float | None = Field(
-        default=None,
-        gt=0,
-        le=1,
-        description="Peak learning rate once the examples are of full length: warm-up and decay "
-        "then restart; empty: one warm-up and one decay over all steps.",
-    )
-    full_warmup_fraction: float | None = Field(
-        default=None,
-        ge=0,
-        le=1,
-        description="Share of the full-length steps over which that rate rises; empty: as "
-        "warmup_fraction says.",
     )
     mask_fraction: float | None = Field(
         default=None,
@@ -183,17 +167,6 @@ class PretrainingSettings(TrainingSettings):
             return (
                 f"pretraining.{of_phases[0]} needs short_steps_fraction; set it, such as to 0.9, "
                 "or leave the other out"
-            )
-        of_full_steps = self._given(*_OF_FULL_STEPS)
-        if of_full_steps and self.short_steps_fraction == 1:
-            return (
-                f"pretraining.{of_full_steps[0]} is for steps of full length, and with "
-                "short_steps_fraction=1 there are none; lower it, or leave the other out"
-            )
-        if of_full_steps and self.full_learning_rate is None:
-            return (
-                "pretraining.full_warmup_fraction needs full_learning_rate; set it, such as to "
-                f"{self.learning_rate}, or leave the other out"
             )
         return ""
 
