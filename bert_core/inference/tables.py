@@ -273,6 +273,12 @@ def check_table(model: Model, columns: Columns) -> None:
             f"every row must have a {gap.column}, found none in row {gap.row}, counted from 0; "
             "fill it, or leave the row out"
         )
+    for name in (*question.columns, *question.optional):
+        for row, value in enumerate(columns.get(name, ())):
+            if isinstance(value, bytes):
+                raise ValueError(
+                    f"{name} must hold texts, found bytes in row {row}, counted from 0; decode them"
+                )
 
 
 def first_gap(model: Model, columns: Columns) -> Gap | None:
