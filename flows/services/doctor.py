@@ -88,7 +88,7 @@ def check_store(runtime: RuntimeSettings) -> Check:
 
 
 def check_tracker(runtime: RuntimeSettings) -> Check:
-    """The MLflow tracker answers, in the version that runs here; a home's own is made by a run."""
+    """The MLflow tracker answers; a home's own is made by a run."""
     from pipelines.recipes import connections
 
     try:
@@ -97,12 +97,11 @@ def check_tracker(runtime: RuntimeSettings) -> Check:
             return Check("tracker", True, f"none yet: a run makes it in {runtime.home_folder()}")
         tracker = connections.open_tracker(runtime)
         tracker.experiment_id()
-        there = tracker.server_version()
     except UserError as error:
         named = "correct MLFLOW_TRACKING_URI, or unset it"
         remedy = named if runtime.named_tracker() else "choose another --home"
         return Check("tracker", False, first_line(error), remedy)
-    return _compared("tracker", tracker.shown_uri, there, version("mlflow"))
+    return Check("tracker", True, tracker.shown_uri)
 
 
 def check_prefect_of(home: Path) -> Check:
@@ -117,7 +116,7 @@ def check_prefect_of(home: Path) -> Check:
 
 
 def check_prefect() -> Check:
-    """The Prefect API answers, accepts the password, and has the version that runs here."""
+    """The Prefect API answers and accepts the password."""
     from prefect.client.orchestration import get_client
     from prefect.exceptions import PrefectHTTPStatusError
     from prefect.settings import get_current_settings
@@ -126,7 +125,6 @@ def check_prefect() -> Check:
     try:
         with get_client(sync_client=True) as client:
             client.read_deployments(limit=1)
-            there = client.api_version()
     except PrefectHTTPStatusError as error:
         if error.response.status_code in (401, 403):
             return Check(
@@ -140,7 +138,7 @@ def check_prefect() -> Check:
             "Prefect", False, f"{url} does not answer ({type(error).__name__})",
             "start the server, or correct PREFECT_API_URL",
         )  # fmt: skip
-    return _compared("Prefect", url, there, version("prefect"))
+    return Check("Prefect", True, url)
 
 
 def check_ray(runtime: RuntimeSettings) -> Check:
@@ -160,11 +158,3 @@ def check_ray(runtime: RuntimeSettings) -> Check:
     cpus, gpus = (sum(node.get(kind, 0) for node in resources) for kind in ("CPU", "GPU"))
     where = f"{len(resources)} nodes at {address}" if address else "starts on this machine"
     return Check("Ray", True, f"{where}: {cpus:.0f} CPUs, {gpus:.0f} GPUs")
-
-
-def _compared(name: str, url: str, there: str | None, here: str) -> Check:
-    """Compare the version of a server that answers with the one that runs here."""
-    if there and there.split(".")[:2] != here.split(".")[:2]:
-        remedy = "upgrade the older of both: servers first, then workers"
-        return Check(name, False, f"{url} is {there}, here it is {here}", remedy)
-    return Check(name, True, f"{url}, version {there}" if there else url)

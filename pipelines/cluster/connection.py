@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import secrets
 import shlex
 import signal
@@ -9,12 +10,14 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipelines.config.errors import UserError
+import joblib
+
+from pipelines.config.errors import UserError, first_line
 from pipelines.config.versions import source_folders
 
 # Read by Ray when it is imported or started; a person's own setting wins.
@@ -49,10 +52,8 @@ from ray._private import services  # noqa: E402
 logger = logging.getLogger(__name__)
 
 _OBJECT_STORE_BYTES = 100 * 2**20  # shards travel as paths, so hardly anything lies in it
-
 _TOKEN_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 _ANSWER_SECONDS = 5
-_CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of the container, where this runs in one
 
 
 def connect() -> None:
@@ -60,66 +61,73 @@ def connect() -> None:
 
     `RAY_ADDRESS` names a cluster, to which this process ships the code it runs
     (docs/decisions/0019); without it a local Ray starts inside this process and ends with it.
-    Raises UserError if no cluster answers there, or the machine is too busy to start one.
+    Raises UserError for an address that is none, and where Ray does not answer or start.
     """
     if ray.is_initialized():
         return
-    with keep_signal_handlers():
-        if address := os.environ.get("RAY_ADDRESS"):
-            _check_answers(address)
-            _join(address)
-        else:
-            _start_here()
+    if address := os.environ.get("RAY_ADDRESS", ""):
+        check_address(address)
+    else:
+        _use_own_token()
+    settings = _of_cluster() if address else _of_this_machine()
+    # Ray puts the folder of this process before the library on its workers' path. There a file
+    # `tokenizers.py` would take the place of the library.
+    with keep_signal_handlers(), _apart_from_signals(bool(address)), chdir("/"):
+        try:
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, **settings)
+        # Ray raises a bare Exception where its node is late, a RuntimeError for another token or
+        # without a node on this machine, an OSError for a long path or a full disk.
+        except Exception as error:
+            raise UserError(f"{_not_started(address)}; Ray said: {first_line(error)}") from error
 
 
-def _join(address: str) -> None:
-    try:
-        ray.init(
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            runtime_env={
-                "py_modules": [str(folder) for folder in source_folders()],
-                "excludes": ["**/__pycache__"],
-            },
+def check_address(address: str) -> None:
+    """Return where something answers at RAY_ADDRESS; Ray itself would try for minutes.
+
+    Raises UserError for what is no host:port, and where nobody answers.
+    """
+    host, _, port = address.rpartition(":")
+    if not re.fullmatch(r"[\w.\-\[\]:]+", host) or not port.isdecimal():
+        raise UserError(
+            f"RAY_ADDRESS={address} must be the host:port of a cluster's head, such as "
+            "ray-head:6379; correct it, or unset it to compute here"
         )
-    # A driver reaches the cluster through a node on its machine, which Ray seeks for a minute.
-    except RuntimeError as error:
-        if "resolve node to connect to" not in str(error):
-            raise
-        raise UserError(
-            f"this machine has no node of the Ray cluster at {address}; start one: "
-            f"ray start --address={address} --num-cpus=0"
-        ) from error
-
-
-def _start_here() -> None:
-    _use_own_token()
     try:
-        with _apart_from_signals():
-            ray.init(
-                address="local",  # not another one that runs on this machine
-                num_cpus=local_cpus(),
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                object_store_memory=_OBJECT_STORE_BYTES,
-                runtime_env=_quoted_interpreter(),
-            )
-    except OSError as error:  # a path too long for a socket, a full or read-only disk
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_SECONDS).close()
+    except (OSError, OverflowError) as error:
         raise UserError(
-            f"Ray cannot keep its files in the temporary folder: {error}; name a short path with "
-            "room in RAY_TMPDIR, such as /tmp"
+            f"no Ray cluster answers at RAY_ADDRESS={address} ({error}); start it, or unset "
+            "RAY_ADDRESS to compute here"
         ) from error
-    # Ray raises a bare Exception when its node is late: only the text identifies it.
-    except Exception as error:
-        if "timed out during startup" not in str(error):
-            raise
-        load = os.getloadavg()[0]
-        raise UserError(
-            f"Ray did not start within its time limit (load average {load:.0f} on {local_cpus()} "
-            "cores: mostly a busy machine); run again when less runs beside it, nothing that was "
-            f"done is lost; Ray said: {error}"
-        ) from error
+
+
+def _of_cluster() -> dict[str, Any]:
+    sources = [str(folder) for folder in source_folders()]
+    return {"runtime_env": {"py_modules": sources, "excludes": ["**/__pycache__"]}}
+
+
+def _of_this_machine() -> dict[str, Any]:
+    quoted = shlex.quote(sys.executable)  # Ray's `bash -c "exec <python> ..."` does not quote it
+    return {
+        "address": "local",  # not another one that runs on this machine
+        "num_cpus": local_cpus(),
+        "include_dashboard": False,
+        "object_store_memory": _OBJECT_STORE_BYTES,
+        "runtime_env": {} if quoted == sys.executable else {"py_executable": quoted},
+    }
+
+
+def _not_started(address: str) -> str:
+    if address:
+        return (
+            f"the Ray cluster at {address} cannot be joined; its token must be this process's "
+            "(RAY_AUTH_MODE, RAY_AUTH_TOKEN_PATH), and this machine must be one of its nodes: "
+            f"ray start --address={address} --num-cpus=0"
+        )
+    return (
+        f"Ray did not start (load average {os.getloadavg()[0]:.0f} on {local_cpus()} cores: on a "
+        "busy machine run again; its files need room and a short path in RAY_TMPDIR)"
+    )
 
 
 def _use_own_token() -> None:
@@ -133,14 +141,14 @@ def _use_own_token() -> None:
 
 
 @contextmanager
-def _apart_from_signals() -> Iterator[None]:
-    """Ray's processes start in process groups of their own.
+def _apart_from_signals(joins_cluster: bool) -> Iterator[None]:
+    """A local Ray's processes start in process groups of their own.
 
     Prefect's cancel, `timeout` and a closed terminal signal the whole group of this process, and
     a training run still needs its Ray to save. On Linux Ray ends with this process all the same;
     elsewhere Ray's reaper needs them in this group.
     """
-    if sys.platform != "linux":
+    if joins_cluster or sys.platform != "linux":
         yield
         return
     starting: Any = services  # Ray has no public name for how it starts a process
@@ -150,20 +158,6 @@ def _apart_from_signals() -> Iterator[None]:
         yield
     finally:
         starting.ConsolePopen = usual
-
-
-def _check_answers(address: str) -> None:
-    """Ray itself would try for minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not port.isdigit():
-        return  # "auto" and the like: Ray finds the address
-    try:
-        socket.create_connection((host, int(port)), timeout=_ANSWER_SECONDS).close()
-    except OSError as error:
-        raise UserError(
-            f"no Ray cluster answers at RAY_ADDRESS={address} ({error.strerror or error}); start "
-            "it, or unset RAY_ADDRESS to compute here"
-        ) from error
 
 
 def disconnect() -> None:
@@ -178,31 +172,12 @@ def nodes() -> list[dict[str, float]]:
     return [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
 
 
-def _quoted_interpreter() -> dict[str, str]:
-    """Ray starts some workers through `bash -c "exec <python> ..."` and does not quote the path."""
-    quoted = shlex.quote(sys.executable)
-    return {} if quoted == sys.executable else {"py_executable": quoted}
-
-
 def local_cpus() -> int:
-    """Cores that this process may use, at least 2 so that two workers fit.
+    """Cores that this process may use, a container's quota included; at least 2, for two workers.
 
-    A container's CPU quota counts: more busy threads would only be throttled.
+    More busy threads than the quota would only be throttled.
     """
-    if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
-    else:  # macOS
-        cores = os.cpu_count() or 2
-    return max(2, min(cores, _quota_cpus(_CPU_QUOTA, cores)))
-
-
-def _quota_cpus(file: Path, cores: int) -> int:
-    """The whole cores that a control group's `cpu.max` allows; `cores` where it sets no bound."""
-    try:
-        quota, period = file.read_text().split()
-    except FileNotFoundError:  # no control group of version 2
-        return cores
-    return cores if quota == "max" else int(quota) // int(period)
+    return max(2, joblib.cpu_count())
 
 
 @contextmanager

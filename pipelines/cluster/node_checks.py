@@ -1,19 +1,15 @@
 """Whether the nodes of a cluster can take part: they run this code, see this store and tracker.
 
-This is checked in seconds, before anything is built there, and not for a local Ray.
+This is checked once for each node, in seconds, before anything is built there; never for a local
+Ray.
 """
 
 import logging
 import os
 import platform
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
-
-from fsspec import AbstractFileSystem
 
 from pipelines.artifacts import ArtifactStore
 from pipelines.artifacts.access import nearest_existing, store_errors, store_errors_explained
@@ -34,65 +30,18 @@ _PREFIX = ".probe-"  # no kind of artifact has such a name
 _known: set[tuple[str, str, Path | None]] = set()
 
 
-# A path, and what identifies its file or folder on any machine.
-_Seen = tuple[Path, str, int, int]
+class _File(NamedTuple):
+    """What identifies a file or folder on any machine."""
 
-
-def _seen(path: Path) -> _Seen:
-    """As this process sees it; raises OSError where it does not."""
-    machine = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else platform.node()
-    status = path.stat()
-    return path, machine, status.st_dev, status.st_ino
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """A file just written to a store, to be read by other processes."""
-
-    filesystem: AbstractFileSystem
-    path: str
-    content: bytes
-
-    def trouble(self) -> str:
-        """Why this process cannot use the store, in a few words; empty where it can.
-
-        It reads the other process's file, and writes and removes one of its own.
-        """
-        own = f"{self.path}-{uuid.uuid4().hex}"
-        try:
-            if self.filesystem.cat_file(self.path) != self.content:
-                return "finds another file there than was written"
-            self.filesystem.pipe_file(own, self.content)
-            self.filesystem.rm_file(own)
-        except FileNotFoundError:
-            return "does not see it"
-        except store_errors() as error:
-            return f"cannot read and write it ({first_line(error)})"
-        return ""
-
-
-@contextmanager
-def probe(store: ArtifactStore) -> Iterator[Probe]:
-    """A probe in `store` for as long as the block lasts.
-
-    Raises UserError where the store cannot be written.
-    """
-    name = f"{_PREFIX}{uuid.uuid4().hex}"
-    path = f"{store.root}/{name}"
-    with store_errors_explained(store.url):
-        store.filesystem.makedirs(store.root, exist_ok=True)
-        store.filesystem.pipe_file(path, name.encode())
-    try:
-        yield Probe(store.filesystem, path, name.encode())
-    finally:
-        with store_errors_explained(store.url):
-            store.filesystem.rm_file(path)
+    machine: str
+    device: int
+    inode: int
 
 
 class _Answer(NamedTuple):
     versions: dict[str, str]
-    trouble: str  # with the store
-    sees_database: bool
+    trouble: str  # with the store, in a few words; empty where there is none
+    file: "_File | None"  # what stands where the database is, or would be made
 
 
 def check_nodes(store: ArtifactStore, database: Path | None = None) -> None:
@@ -105,18 +54,23 @@ def check_nodes(store: ArtifactStore, database: Path | None = None) -> None:
     if not os.environ.get("RAY_ADDRESS"):
         return
     connect()
-    nodes = {
+    unknown = {
         node["NodeID"]: node["NodeManagerAddress"]
         for node in ray.nodes()
         if node["Alive"] and (node["NodeID"], store.url, database) not in _known
     }
-    if not nodes:
+    if not unknown:
         return
-    seen = None if database is None else _seen(nearest_existing(database))
-    with probe(store) as written:
-        asked = {node_id: ask_node(node_id, _look, written, seen) for node_id in nodes}
+    place = None if database is None else nearest_existing(database)
+    name = f"{_PREFIX}{uuid.uuid4().hex}"
+    probe = f"{store.root}/{name}"
+    with store_errors_explained(store.url):
+        store.filesystem.makedirs(store.root, exist_ok=True)
+        store.filesystem.pipe_file(probe, name.encode())
+    try:
+        asked = {node_id: ask_node(node_id, _look, store, name, place) for node_id in unknown}
         for node_id, reference in asked.items():
-            where = f"the node {nodes[node_id]} of the cluster at {os.environ['RAY_ADDRESS']}"
+            where = f"the node {unknown[node_id]} of the cluster at {os.environ['RAY_ADDRESS']}"
             try:
                 answer: _Answer = answer_of(reference, where, _ANSWER_SECONDS)
             except UserError:
@@ -124,9 +78,12 @@ def check_nodes(store: ArtifactStore, database: Path | None = None) -> None:
                     raise
                 logger.warning("%s was lost while it was asked; it is left out", where)
                 continue
-            if problem := _problem(answer, store, database):
+            if problem := _problem(answer, store, database, place):
                 raise UserError(f"{where} {problem}")
             _known.add((node_id, store.url, database))
+    finally:
+        with store_errors_explained(store.url):
+            store.filesystem.rm_file(probe)
 
 
 def _is_alive(node_id: str) -> bool:
@@ -134,18 +91,35 @@ def _is_alive(node_id: str) -> bool:
     return any(node["NodeID"] == node_id and node["Alive"] for node in ray.nodes())
 
 
-def _look(written: Probe, seen: _Seen | None) -> _Answer:
+def _look(store: ArtifactStore, name: str, place: Path | None) -> _Answer:
+    """On the node: reads the probe of that name, and writes and removes a file of its own."""
+    path, trouble = f"{store.root}/{name}", ""
+    own = f"{path}-{uuid.uuid4().hex}"
     try:
-        sees_database = seen is None or _seen(seen[0]) == seen
-    except OSError:
-        sees_database = False
-    return _Answer(computing_versions(), written.trouble(), sees_database)
+        if store.filesystem.cat_file(path) != name.encode():
+            trouble = "finds another file there than was written"
+        store.filesystem.pipe_file(own, b"")
+        store.filesystem.rm_file(own)
+    except FileNotFoundError:
+        trouble = "does not see it"
+    except store_errors() as error:
+        trouble = f"cannot read and write it ({first_line(error)})"
+    return _Answer(computing_versions(), trouble, _file_at(place))
 
 
-def _problem(answer: _Answer, store: ArtifactStore, database: Path | None) -> str:
+def _file_at(place: Path | None) -> _File | None:
+    if place is None or not place.exists():
+        return None
+    machine = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else platform.node()
+    return _File(machine, place.stat().st_dev, place.stat().st_ino)
+
+
+def _problem(
+    answer: _Answer, store: ArtifactStore, database: Path | None, place: Path | None
+) -> str:
     """Why a node cannot take part, and the remedy; empty if it can."""
     here = computing_versions()
-    different = [name for name, found in here.items() if answer.versions.get(name) != found]
+    different = [name for name, version in here.items() if answer.versions.get(name) != version]
     if different:
         theirs = ", ".join(f"{name} {answer.versions.get(name, 'none')}" for name in different)
         ours = ", ".join(f"{name} {here[name]}" for name in different)
@@ -161,7 +135,7 @@ def _problem(answer: _Answer, store: ArtifactStore, database: Path | None) -> st
             else "give that node the credentials and the network access that this process has"
         )
         return f"cannot use the store {store.url}: it {answer.trouble}; {remedy}"
-    if not answer.sees_database:
+    if answer.file != _file_at(place):
         return (
             f"cannot reach the tracker, to which a training run's first worker reports: {database} "
             "is a file of this machine; name an MLflow server that all nodes reach in "

@@ -27,7 +27,7 @@ COMPUTED_ON_TAG = "bertsmith.computed_on"  # .processor, … of the process that
 _TRAINING_VIEW = "custom_model_development"  # MLflow's page shows runs and curves first
 
 _PARAMS_AT_ONCE, _MOST_CHARACTERS = 100, 6_000  # that MLflow takes, of a batch and of a value
-_VERSION_SECONDS, _ANSWER_SECONDS = 10.0, 5.0  # MLflow's own client waits for forty
+_ANSWER_SECONDS = 5.0  # MLflow's own client waits for forty
 _TIMEOUT, _FILE_SECONDS = "MLFLOW_HTTP_REQUEST_TIMEOUT", 3600
 _ADDRESSES = ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI")
 _one_at_a_time = threading.Lock()
@@ -101,38 +101,21 @@ class Tracker:
         make_default(self.uri)
         return MlflowClient(tracking_uri=self.uri, registry_uri=self.uri)
 
-    def server_version(self) -> str:
-        """Of the MLflow server; empty for a database that this process opens itself.
-
-        Raises UserError where the server does not answer.
-        """
-        try:
-            answer = self._get("version", _VERSION_SECONDS)
-        except requests.RequestException as error:
-            raise UserError(
-                f"the tracker {self.shown_uri} does not answer ({redacted(str(error))}); start it"
-            ) from error
-        return answer.text.strip() if answer is not None and answer.ok else ""
-
     def answers(self) -> bool:
         """Whether the server answers anything within seconds; a database is no server.
 
         Ask before a record that the run can do without: MLflow's client waits long for an answer.
         """
+        if not self.uri.startswith("http"):
+            return True
         try:
-            self._get("health", _ANSWER_SECONDS)
+            requests.get(f"{self.uri.rstrip('/')}/health", timeout=_ANSWER_SECONDS)
         except requests.RequestException as error:
             logger.warning(
                 "the tracker %s does not answer: %s", self.shown_uri, redacted(f"{error}")
             )
             return False
         return True
-
-    def _get(self, path: str, seconds: float) -> requests.Response | None:
-        """The server's answer; None for a database, which is no server."""
-        if not self.uri.startswith("http"):
-            return None
-        return requests.get(f"{self.uri.rstrip('/')}/{path}", timeout=seconds)
 
     def experiment_id(self) -> str:
         """The experiment's id; the experiment is created where it is missing.
