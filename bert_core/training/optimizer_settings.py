@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Literal, get_args
 
@@ -14,15 +14,6 @@ Schedule = Literal["linear", "cosine", "constant", "warmup_stable_decay"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Restart:
-    """A second schedule from `step` on: its own warm-up to its own peak, its own decay."""
-
-    step: int
-    learning_rate: float
-    warmup_steps: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizationConfig:
     """How the weights follow the gradients, over `num_steps` steps.
 
@@ -31,8 +22,6 @@ class OptimizationConfig:
         learning_rate: the peak, reached after `warmup_steps`; `schedule` is how it falls then.
         decay_fraction: the last share of all steps, over which "warmup_stable_decay" falls to zero;
             never more steps than the warm-up leaves.
-        restart: where the schedule restarts, in a training run of two phases; the first phase's
-            warm-up and decay are then over its own steps.
         weight_decay: decoupled, on matrices; biases and normalization never decay.
         betas, eps: of the running moments of AdamW and LAMB.
         max_grad_norm: gradients are scaled down to this norm over all parameters; None: never.
@@ -60,7 +49,6 @@ class OptimizationConfig:
     max_grad_norm: float | None = 1.0
     schedule: Schedule = "linear"
     decay_fraction: float = 0.2
-    restart: Restart | None = None
     layer_decay: float = 1.0
     rate_scales: Mapping[str, float] = field(default_factory=dict)
     averaging_decay: float | None = None
@@ -96,14 +84,6 @@ class OptimizationConfig:
                     f"rate_scales must be positive and finite, got {scale!r} for {pattern!r}; to "
                     "leave parameters as they are, freeze them before the optimizer is built"
                 )
-        if self.restart is not None:
-            if not 0 < self.restart.step < self.num_steps:
-                raise ValueError(
-                    f"restart.step must lie between 0 and {self.num_steps}, got {self.restart.step}"
-                )
-            # Either phase is checked when its config is built.
-            self._until_restart(self.restart)
-            self._from_restart(self.restart)
         if self.optimizer is not None:
             check_choice("optimizer", self.optimizer, get_args(OptimizerName))
         check_choice("schedule", self.schedule, get_args(Schedule))
@@ -115,10 +95,6 @@ class OptimizationConfig:
         The first step moves already; the rate reaches its peak with the last step of the warm-up
         and would reach zero at step `num_steps`, which is not taken.
         """
-        if self.restart is not None:
-            if step < self.restart.step:
-                return self._until_restart(self.restart).learning_rate_at(step)
-            return self._from_restart(self.restart).learning_rate_at(step - self.restart.step)
         if step < self.warmup_steps:
             return self.learning_rate * (step + 1) / self.warmup_steps
         if self.schedule == "constant":
@@ -128,18 +104,6 @@ class OptimizationConfig:
         if self.schedule != "cosine":
             return self.learning_rate * left
         return self.learning_rate * 0.5 * (1 - math.cos(math.pi * left))
-
-    def _until_restart(self, restart: Restart) -> "OptimizationConfig":
-        return replace(self, num_steps=restart.step, restart=None)
-
-    def _from_restart(self, restart: Restart) -> "OptimizationConfig":
-        return replace(
-            self,
-            learning_rate=restart.learning_rate,
-            warmup_steps=restart.warmup_steps,
-            num_steps=self.num_steps - restart.step,
-            restart=None,
-        )
 
     def _decay_steps(self) -> int:
         """How many of the last steps the rate falls over."""

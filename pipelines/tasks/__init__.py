@@ -84,9 +84,6 @@ class TaskExamples(Protocol):
     def batch(self, indices: "np.ndarray") -> "LabelledBatch | RowBatch":
         """The examples at `indices`, in that order."""
 
-    def longest(self, size: int) -> "LabelledBatch | RowBatch":
-        """The `size` examples of most tokens: no batch of as many needs more memory."""
-
 
 class TaskFamily(Protocol):
     """One kind of task: its items, its model, and how its answers are scored."""

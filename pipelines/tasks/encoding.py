@@ -227,12 +227,6 @@ class Sequences:
         )
         return LabelledBatch.from_arrays(tokens, self._labels_of(indices))
 
-    def longest(self, size: int) -> LabelledBatch:
-        """The `size` examples of most tokens."""
-        lengths = np.fromiter(map(len, self.encoded.sequences), np.int64)
-        of_examples = lengths.reshape(len(self), self.per_example).sum(axis=1)
-        return self.batch(np.argsort(-of_examples, kind="stable")[:size])
-
     def _labels_of(self, indices: np.ndarray) -> ArrayLike:
         if isinstance(self.labels, np.ndarray):
             return self.labels[indices]
@@ -265,13 +259,6 @@ class Pairs:
         places += [place for pair in pairs if (place := self.others[pair]) is not None]
         tokens = RaggedBatch.from_sequences([self.encoded.sequences[place] for place in places])
         return LabelledBatch.from_arrays(tokens, self.labels[indices])
-
-    def longest(self, size: int) -> LabelledBatch:
-        """The `size` examples of most tokens."""
-        lengths = [len(sequence) for sequence in self.encoded.sequences]
-        of_pairs = np.array(lengths[: len(self)]) + lengths[len(self) : 2 * len(self)]
-        of_pairs += [0 if place is None else lengths[place] for place in self.others]
-        return self.batch(np.argsort(-of_pairs, kind="stable")[:size])
 
 
 def encoded_pairs(

@@ -72,12 +72,6 @@ class RowExamples:
             texts_per_row=tuple(self.read.texts_per_row[row] for row in chosen),
         )
 
-    def longest(self, size: int) -> RowBatch:
-        """The `size` rows of most tokens."""
-        lengths = np.fromiter(map(len, self.read.encoded.sequences), np.int64)
-        begins = np.cumsum([0, *self.read.texts_per_row[:-1]])
-        return self.batch(np.argsort(-np.add.reduceat(lengths, begins), kind="stable")[:size])
-
 
 def value_of(cell: Any, kind: Any, name: str) -> Any:
     """A cell as its column's type; CSV writes lists as JSON. Raises BadItemError where it is none.

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from bert_core.training.optimization import AdamW
-from bert_core.training.optimizer_settings import OptimizationConfig, Restart
+from bert_core.training.optimizer_settings import OptimizationConfig
 from tests.bert_core.test_loop import new_run
 
 
@@ -46,24 +46,6 @@ def test_warm_up_stable_decay_is_flat_and_falls_over_its_last_share():
         replace(config, decay_fraction=0.5).learning_rate_at(step) for step in (9, 10, 15, 19)
     ]
     assert longer == [1.0, 1.0, 0.5, 0.1]
-
-
-def test_a_restart_is_a_second_schedule_after_the_first():
-    config = OptimizationConfig(
-        learning_rate=1.0, warmup_steps=2, num_steps=12,
-        restart=Restart(step=8, learning_rate=0.5, warmup_steps=1),
-    )  # fmt: skip
-    first = OptimizationConfig(learning_rate=1.0, warmup_steps=2, num_steps=8)
-    second = OptimizationConfig(learning_rate=0.5, warmup_steps=1, num_steps=4)
-    rates = [config.learning_rate_at(step) for step in range(12)]
-    assert rates == [
-        *(first.learning_rate_at(step) for step in range(8)),
-        *(second.learning_rate_at(step) for step in range(4)),
-    ]
-    with pytest.raises(ValueError, match=r"restart\.step must lie between 0 and 8, got 8"):
-        replace(first, restart=Restart(step=8, learning_rate=0.5))
-    with pytest.raises(ValueError, match=r"warmup_steps must lie in \[0, 1\], got 2"):
-        replace(first, restart=Restart(step=1, learning_rate=0.5))
 
 
 def test_a_decay_takes_no_more_steps_than_the_warm_up_leaves():

@@ -20,7 +20,7 @@ from pipelines.config.errors import UserError
 from pipelines.config.runtime import RuntimeSettings
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
-from pipelines.stages.pretraining.continuing import continued_model, settings_for
+from pipelines.stages.pretraining.continuing import begin_informed, continued_model, settings_for
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
 from pipelines.stages.vocabulary.settings import VocabularySettings
@@ -287,3 +287,13 @@ def test_what_follows_from_an_encoder_is_settled_before_its_successor_is_named(
         asked.model_copy(update={"learning_rate": 2e-5}), encoder, examples, vocabulary
     )
     assert mine.learning_rate == 2e-5
+
+
+def test_a_table_longer_than_its_vocabulary_begins_at_the_frequencies_of_its_tokens() -> None:
+    model = PretrainingModel(encoder_config("tiny", 206))
+    settings = PretrainingSettings(initialization="frequencies")
+    counts = np.arange(200, dtype=np.float64)
+    begin_informed(model, settings, None, counts, 0)  # type: ignore[arg-type]
+    bias = model.vocabulary_head.bias.detach().numpy()
+    assert bias[:200].argmax() == 199
+    np.testing.assert_array_equal(bias[200:], bias[0])  # as a token that never occurs

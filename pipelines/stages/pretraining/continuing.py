@@ -157,7 +157,10 @@ def begin_informed(
         vectors = example_vectors(examples, counts, width, settings.seed, rank)
         begin_as_word_vectors(model.encoder, vectors)
         attend_to_neighbours(model.encoder, seed=settings.seed, embedding_scale=WORD_VECTOR_SCALE)
-    predict_frequencies(model.vocabulary_head, torch.from_numpy(counts))
+    # A published table may be longer than its vocabulary: nothing asks for the rows beyond it.
+    num_rows = model.vocabulary_head.bias.numel()
+    padded = np.pad(counts, (0, num_rows - len(counts)))
+    predict_frequencies(model.vocabulary_head, torch.from_numpy(padded))
 
 
 def example_vectors(
