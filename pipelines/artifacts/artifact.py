@@ -45,6 +45,11 @@ class Artifact:
             return self.root
         return str(self.filesystem.unstrip_protocol(self.root))
 
+    @property
+    def _is_plain_folder(self) -> bool:
+        """Whether its files lie under their own names; not in a copy of an object store."""
+        return self.is_local and not self.manifest.folder
+
     def names(self, prefix: str = "") -> list[str]:
         """Names of its files that begin with `prefix`, sorted."""
         return sorted(name for name in self.manifest.files if name.startswith(prefix))
@@ -62,8 +67,9 @@ class Artifact:
         """
         path = self.path(name)
         record = self.manifest.files[name]
-        if not self.is_local:
-            return LocalCache().fetch(self.filesystem, path, record)
+        if not self._is_plain_folder:
+            place = f"{self.manifest.contents}/{name}"
+            return LocalCache().fetch(self.filesystem, path, record, place)
         local = Path(path)
         if not record.matches(local):
             num_bytes = local.stat().st_size if local.is_file() else None
@@ -72,9 +78,8 @@ class Artifact:
 
     def local_folder(self) -> Path:
         """A local folder that holds all its files, verified; for readers that want a directory."""
-        if self.is_local and not self.manifest.folder:
-            for name in self.names():
-                self.local(name)
+        for name in self.names():
+            self.local(name)
+        if self._is_plain_folder:
             return Path(self.root)
-        files = {name: (self.path(name), self.manifest.files[name]) for name in self.names()}
-        return LocalCache().folder(self.filesystem, files)
+        return LocalCache().files / self.manifest.contents

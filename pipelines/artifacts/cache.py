@@ -1,10 +1,7 @@
 """The local cache of remote artifacts: content-addressed, verified, bounded, shared."""
 
-import hashlib
 import os
-import shutil
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,12 +15,11 @@ from pipelines.config.errors import UserError
 DEFAULT_CACHE_BYTES = 50 * 2**30
 
 _IN_USE_SECONDS = 60.0  # between getting a path and opening it
-_FOLDER_IN_USE_SECONDS = 3600.0
-_LOCK_DIGITS = 3  # of a file's name: never more than 4,096 locks
+_LOCK_DIGITS = 3  # of a file's checksum: never more than 4,096 locks
 
 
 class LocalCache:
-    """Copies of remote files, each named by its sha256; the least recently used go first.
+    """Copies of remote files, in folders named by their contents; the least recently used go first.
 
     The folder is `$BERTSMITH_CACHE` or `~/.cache/bertsmith`, its bound `$BERTSMITH_CACHE_BYTES` or
     50 GiB; files used in the last minute stay beyond it. Any number of processes share it. A file
@@ -41,52 +37,31 @@ class LocalCache:
                 f"{DEFAULT_CACHE_BYTES}; correct it or unset it"
             )
         self.max_bytes = int(bound)
-        self._files = self.root / "files"
-        self._partials = self.root / "partial"
-        self._folders = self.root / "folders"
+        self.files = self.root / "files"
 
-    def fetch(self, filesystem: AbstractFileSystem, path: str, record: FileRecord) -> Path:
-        """The local copy of the remote `path`, with verified bytes.
+    def fetch(
+        self, filesystem: AbstractFileSystem, path: str, record: FileRecord, name: str
+    ) -> Path:
+        """The local copy of the remote `path`, with verified bytes, as `name` in the cache.
 
         Raises UserError, naming the remote file, where its bytes are not those of `record`.
         """
-        target = self._files / record.sha256
+        target = self.files / name
         if record.matches(target) and _note_use(target):
             return target
         # All ranks of a node need it: one downloads it, and the waiting ones then find it.
-        with self._lock(f"locks/{record.sha256[:_LOCK_DIGITS]}"):
+        with self._lock(record.sha256[:_LOCK_DIGITS]):
             while not (record.matches(target) and _note_use(target)):
                 self._download(filesystem, path, record, target)
         return target
-
-    def folder(
-        self, filesystem: AbstractFileSystem, files: Mapping[str, tuple[str, FileRecord]]
-    ) -> Path:
-        """A folder that shows remote files, each a path and its record, under their own names.
-
-        It is named by its contents, and kept for an hour after its last use.
-        """
-        listing = "".join(f"{name}\n{files[name][1].sha256}\n" for name in sorted(files))
-        folder = self._folders / hashlib.sha256(listing.encode()).hexdigest()[:32]
-        folder.mkdir(parents=True, exist_ok=True)
-        with suppress(PermissionError):  # of another user's
-            os.utime(folder)
-        for name, (path, record) in files.items():
-            cached = self.fetch(filesystem, path, record)
-            link = folder / name
-            with self._lock(".lock"):
-                link.parent.mkdir(parents=True, exist_ok=True)
-                if not (link.exists() and link.samefile(cached)):
-                    link.unlink(missing_ok=True)
-                    os.link(cached, link)  # it is not evicted as long as it is shown
-        return folder
 
     def _download(
         self, filesystem: AbstractFileSystem, path: str, record: FileRecord, target: Path
     ) -> None:
         """Fetch a file whose lock is held; what a killed process left of it is overwritten."""
-        self._partials.mkdir(parents=True, exist_ok=True)
-        partial = self._partials / record.sha256
+        partial = self.root / "partial" / record.sha256
+        for folder in (partial.parent, target.parent):
+            folder.mkdir(parents=True, exist_ok=True)
         num_bytes = None
         try:
             place = f"{record.bytes} bytes of the cache (BERTSMITH_CACHE)"
@@ -96,8 +71,7 @@ class LocalCache:
             if not record.matches(partial):
                 url = filesystem.unstrip_protocol(path)
                 raise record.mismatch(url, num_bytes, "the artifact's folder in the store")
-            with self._lock(".lock"):
-                self._files.mkdir(parents=True, exist_ok=True)
+            with self._lock("eviction"):
                 self._make_room(record.bytes)
                 partial.replace(target)
         finally:
@@ -105,25 +79,20 @@ class LocalCache:
 
     def _lock(self, name: str) -> FileLock:
         """A lock of the cache; the system releases it if its process dies."""
-        path = self.root / name
+        path = self.root / "locks" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         return FileLock(path)
 
     def _make_room(self, num_bytes: int) -> None:
         """Evict the least recently used files; called by one process at a time."""
-        for folder in self._folders.iterdir() if self._folders.is_dir() else ():
-            if time.time() - folder.stat().st_mtime > _FOLDER_IN_USE_SECONDS:
-                shutil.rmtree(folder, ignore_errors=True)
-        statuses = {path: path.stat() for path in self._files.iterdir()}
+        statuses = {path: path.stat() for path in self.files.rglob("*") if path.is_file()}
         total = sum(status.st_size for status in statuses.values())
         for path in sorted(statuses, key=lambda path: statuses[path].st_atime):
             is_recent = time.time() - path.stat().st_atime < _IN_USE_SECONDS
             if total + num_bytes <= self.max_bytes or is_recent:
                 return
-            # A link from a folder in use would keep the bytes on the disk.
-            if statuses[path].st_nlink == 1:
-                path.unlink()
-                total -= statuses[path].st_size
+            path.unlink()
+            total -= statuses[path].st_size
 
 
 def _note_use(path: Path) -> bool:

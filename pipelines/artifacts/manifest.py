@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -141,6 +142,12 @@ class Manifest(BaseModel):
 
     def to_json(self) -> str:
         return json.dumps(self.model_dump(mode="json"), indent=2, sort_keys=True) + "\n"
+
+    @cached_property
+    def contents(self) -> str:
+        """A name for its files: other names or other bytes have another one."""
+        lines = "".join(f"{name}\n{self.files[name].sha256}\n" for name in sorted(self.files))
+        return hashlib.sha256(lines.encode()).hexdigest()[:32]
 
     def path_of(self, name: str) -> str:
         """The path of the file `name`, relative to the manifest's folder."""

@@ -210,8 +210,26 @@ def test_the_cache_of_remote_files_stays_within_its_bound(
     artifact = _build(ArtifactStore(f"memory://{tmp_path.name}/bounded"), write_three)
     for name in artifact.names():
         assert artifact.local(name).stat().st_size == 1000
-    cached = sum(path.stat().st_size for path in (tmp_path / "cache/files").iterdir())
-    assert cached == 2000
+    cached = [path for path in (tmp_path / "cache/files").rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in cached) == 2000
+
+
+def test_an_artifact_is_a_local_folder_wherever_it_lies(store: ArtifactStore) -> None:
+    folder = _build(store).local_folder()
+    assert (folder / "a.txt").read_text() == "contents of a.txt"
+    assert (folder / "deeper" / "b.txt").read_text() == "contents of deeper/b.txt"
+
+
+def test_a_copy_of_an_object_store_on_a_disk_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BERTSMITH_CACHE", str(tmp_path / "cache"))
+    remote = ArtifactStore(f"memory://{tmp_path.name}/store")
+    artifact = _build(remote)
+    remote.filesystem.get(remote.root, str(tmp_path / "copy"), recursive=True)
+    copied = ArtifactStore(tmp_path / "copy").find(artifact.kind, artifact.fingerprint)
+    assert copied is not None
+    assert (copied.local_folder() / "a.txt").read_text() == "contents of a.txt"
 
 
 def test_what_other_code_began_starts_over_and_is_left_for_prune(

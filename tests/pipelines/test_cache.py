@@ -30,29 +30,33 @@ def _remote(name: str, data: bytes) -> tuple[MemoryFileSystem, str, FileRecord]:
     return remote, f"/cache-test/{name}", record
 
 
+def _fetch(remote: MemoryFileSystem, path: str, record: FileRecord) -> Path:
+    return LocalCache().fetch(remote, path, record, f"artifact/{record.sha256}")
+
+
 def test_a_file_that_was_evicted_and_fetched_again_is_verified_again(folder: Path) -> None:
     remote, path, record = _remote("again", b"right")
-    LocalCache().fetch(remote, path, record).unlink()
+    _fetch(remote, path, record).unlink()
     remote.pipe_file(path, b"wrong")
     with pytest.raises(
         UserError, match=r"memory://.*again is not the file that its manifest names \(5 bytes"
     ):
-        LocalCache().fetch(remote, path, record)
-    assert not list((folder / "files").iterdir())
+        _fetch(remote, path, record)
+    assert not list((folder / "files" / "artifact").iterdir())
 
 
 def test_a_cached_copy_that_was_damaged_is_fetched_anew(folder: Path) -> None:
     remote, path, record = _remote("damaged", b"right")
-    cached = LocalCache().fetch(remote, path, record)
+    cached = _fetch(remote, path, record)
     cached.write_bytes(b"wrong")
-    assert LocalCache().fetch(remote, path, record).read_bytes() == b"right"
+    assert _fetch(remote, path, record).read_bytes() == b"right"
 
 
 def test_a_missing_remote_file_is_named(folder: Path) -> None:
     remote, path, record = _remote("missing", b"right")
     remote.rm_file(path)
     with pytest.raises(UserError, match=r"missing is not the file .* found no file"):
-        LocalCache().fetch(remote, path, record)
+        _fetch(remote, path, record)
 
 
 def test_what_a_killed_download_left_is_written_over(folder: Path) -> None:
@@ -60,37 +64,21 @@ def test_what_a_killed_download_left_is_written_over(folder: Path) -> None:
     partials = folder / "partial"
     partials.mkdir(parents=True)
     (partials / record.sha256).write_bytes(b"more than is right")
-    assert LocalCache().fetch(remote, path, record).read_bytes() == b"right"
+    assert _fetch(remote, path, record).read_bytes() == b"right"
     assert not list(partials.iterdir())
-
-
-def test_a_folder_in_use_outlives_the_making_of_room(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pipelines.artifacts.cache._IN_USE_SECONDS", 0.0)
-    remote, path, record = _remote("model", b"m" * 1000)
-    view = LocalCache().folder(remote, {"deeper/model.bin": (path, record)})
-    for index in range(4):
-        LocalCache().fetch(*_remote(f"shard-{index}", bytes([index]) * 1000))
-    assert (view / "deeper" / "model.bin").read_bytes() == b"m" * 1000
-    os.utime(view, (0, 0))  # nobody has asked for it in a long time
-    for index in range(4, 8):
-        LocalCache().fetch(*_remote(f"shard-{index}", bytes([index]) * 1000))
-    assert not view.exists()
-    assert sum(path.stat().st_size for path in (folder / "files").iterdir()) <= 2500
 
 
 def test_what_was_just_given_to_a_reader_is_not_taken_from_it(folder: Path) -> None:
     remote, path, record = _remote("theirs", b"t" * 1000)
-    theirs = LocalCache().fetch(remote, path, record)
+    theirs = _fetch(remote, path, record)
     for index in range(4):
-        LocalCache().fetch(*_remote(f"ours-{index}", bytes([index]) * 1000))
+        _fetch(*_remote(f"ours-{index}", bytes([index]) * 1000))
     assert theirs.exists()
-    for cached in (folder / "files").iterdir():
+    for cached in (folder / "files" / "artifact").iterdir():
         os.utime(cached, (time.time() - 120, cached.stat().st_mtime))
-    LocalCache().fetch(*_remote("ours-4", b"\4" * 1000))
+    _fetch(*_remote("ours-4", b"\4" * 1000))
     assert not theirs.exists()
-    assert sum(path.stat().st_size for path in (folder / "files").iterdir()) <= 2500
+    assert sum(path.stat().st_size for path in (folder / "files" / "artifact").iterdir()) <= 2500
 
 
 def test_two_processes_fill_one_cache_that_holds_half_of_it(folder: Path, tmp_path: Path) -> None:
@@ -104,7 +92,8 @@ for turn in range(3):
     for path in sorted(Path(sys.argv[1]).iterdir()):
         data = path.read_bytes()
         record = FileRecord(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
-        assert LocalCache().fetch(LocalFileSystem(), str(path), record).read_bytes() == data
+        cached = LocalCache().fetch(LocalFileSystem(), str(path), record, path.name)
+        assert cached.read_bytes() == data
 """
     source = tmp_path / "source"
     source.mkdir()
@@ -131,7 +120,7 @@ class Remote(LocalFileSystem):
 record = FileRecord(**json.loads(sys.argv[2]))
 print("ready", flush=True)
 sys.stdin.readline()
-print(LocalCache().fetch(Remote(), sys.argv[1], record).read_bytes().decode())
+print(LocalCache().fetch(Remote(), sys.argv[1], record, "a").read_bytes().decode())
 """
 
 

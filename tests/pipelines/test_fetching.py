@@ -16,10 +16,10 @@ def test_an_error_is_raised_where_the_shard_is_asked_for_and_not_kept(
     fetch = LocalCache.fetch
     is_away = True
 
-    def fetched(self, filesystem, path, record):
+    def fetched(self, filesystem, path, record, name):
         if is_away and "train-" in path:
             raise OSError("nobody answers")
-        return fetch(self, filesystem, path, record)
+        return fetch(self, filesystem, path, record, name)
 
     monkeypatch.setattr(LocalCache, "fetch", fetched)
     reader, local = ExampleReader(remote_examples, "train"), ExampleReader(small_examples, "train")
@@ -35,8 +35,8 @@ def test_a_shard_that_is_evicted_before_it_is_opened_is_fetched_again(
     fetch = LocalCache.fetch
     evicted: set[str] = set()
 
-    def fetched(self, filesystem, path, record):
-        target = fetch(self, filesystem, path, record)
+    def fetched(self, filesystem, path, record, name):
+        target = fetch(self, filesystem, path, record, name)
         if "train-" in path and path not in evicted:
             evicted.add(path)
             target.unlink()  # a thread that makes room for another file
