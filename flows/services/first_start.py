@@ -1,24 +1,18 @@
-"""Preparation for the first start of a whole composition. It is safe to repeat.
+"""The passwords of a whole composition or cluster, made on its first start; safe to repeat.
 
-    python -m flows.services.first_start credentials /credentials
+    python -m flows.services.first_start /credentials
 
-creates random passwords unless they exist. Each reader has its own folder below that one, a volume
-of its own in the composition, and cannot see the other passwords.
-
-    python -m flows.services.first_start buckets
-
-creates the buckets of the store and of MLflow that the environment names. docs/deploying.md
+Each reader has its own folder below that one, a volume of its own in the composition, and cannot
+see the other passwords: docs/deploying.md
 """
 
 import argparse
 import json
-import os
 import secrets
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from pipelines.artifacts.access import open_store, store_errors_explained
 from pipelines.config.errors import UserError
 
 USER = "bertsmith"
@@ -26,7 +20,6 @@ USER = "bertsmith"
 # the container that mounts a volume sees its files; outside of volumes the folder is its owner's.
 _MODE, _FOLDER_MODE = 0o444, 0o700
 _MARK = "servers/complete"  # written last
-_URLS, _PROTOCOL = ("BERTSMITH_STORE", "MLFLOW_ARTIFACTS_DESTINATION"), "s3://"
 
 
 def make_credentials(folder: Path) -> bool:
@@ -94,41 +87,15 @@ def _lines(variables: Mapping[str, str]) -> str:
     return "".join(f"{name}={value}\n" for name, value in variables.items())
 
 
-def make_buckets() -> list[str]:
-    """Create the buckets that the environment names for the store and for MLflow's files.
-
-    Returns those that were missing. Raises UserError if the store does not answer.
-    """
-    urls = [os.environ.get(name, "") for name in _URLS]
-    names = {
-        url.removeprefix(_PROTOCOL).partition("/")[0] for url in urls if url.startswith(_PROTOCOL)
-    }
-    made = []
-    for name in sorted(names):
-        filesystem, bucket = open_store(f"{_PROTOCOL}{name}", is_patient=True)
-        with store_errors_explained(f"{_PROTOCOL}{name}"):
-            if not filesystem.exists(bucket):
-                filesystem.mkdir(bucket)
-                made.append(name)
-    return made
-
-
 def main() -> None:
-    """Create what is missing, and report it."""
+    """Create the passwords if they are missing, and say so."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("credentials", "buckets"))
-    parser.add_argument("folder", type=Path, nargs="?", default=Path("credentials"))
-    options = parser.parse_args()
+    parser.add_argument("folder", type=Path)
     try:
-        if options.what == "buckets":
-            sentences = [f"made the bucket {name}" for name in make_buckets()]
-        else:
-            is_new = make_credentials(options.folder)
-            sentences = ["passwords made" if is_new else "passwords are there"]
+        is_new = make_credentials(parser.parse_args().folder)
     except UserError as error:
         sys.exit(str(error))
-    for line in sentences:
-        sys.stdout.write(f"{line}\n")
+    sys.stdout.write("passwords made\n" if is_new else "passwords are there\n")
 
 
 if __name__ == "__main__":

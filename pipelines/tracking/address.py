@@ -9,7 +9,6 @@ import socket
 import urllib.request
 from base64 import b64encode
 from collections.abc import Mapping
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit
@@ -19,11 +18,9 @@ from pipelines.config.errors import UserError
 # http://user:password@host:port of the server whose password this is; MLflow never reads this name.
 LOGIN: Final = "BERTSMITH_MLFLOW_LOGIN"
 _PROVIDER: Final = "bertsmith"  # as pyproject.toml announces `HomeLogin` to MLflow
-_DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 _PORTS = {"http": 80, "https": 443}
-_DATABRICKS = ("databricks", "databricks-uc", "uc")
+_OTHERS = ("postgresql", "mysql", "mssql", "databricks", "databricks-uc")
 _CONNECT_SECONDS = 3.0
-_PLUGINS = "mlflow.tracking_store"  # where packages announce further schemes to MLflow
 
 
 def login_variables(address: str, user: str, password: str) -> Mapping[str, str]:
@@ -91,7 +88,7 @@ def check_tracker_reachable(uri: str) -> None:
         _check_port(uri, parts.hostname or "", port, scheme)
     elif scheme == "sqlite":
         _check_writable(uri)
-    elif uri not in _DATABRICKS and scheme not in (*_DATABASES, *_DATABRICKS, *_plugin_schemes()):
+    elif (scheme or uri) not in _OTHERS:
         raise UserError(
             f"runtime.tracking_uri={uri!r} begins with none of http://, https://, sqlite:///, "
             "postgresql:// and mysql://; leave it empty for SQLite in the home folder"
@@ -136,7 +133,3 @@ def _check_writable(uri: str) -> None:
             f"the tracker's database {file} cannot be written; make its folder, or choose another "
             "tracking_uri"
         )
-
-
-def _plugin_schemes() -> set[str]:
-    return {entry.name for entry in entry_points(group=_PLUGINS)}

@@ -40,7 +40,7 @@ def is_command(words: Sequence[str]) -> bool:
     """
     program, *rest = map(str, words)
     if program in ("python", sys.executable):
-        return rest[0] == "-m" and _is_module(rest[1], rest[2:])
+        return rest[0] == "-c" or (rest[0] == "-m" and _is_module(rest[1], rest[2:]))
     if program == "sh":
         return rest[0] in ("-c", "-euc") and all(map(is_command, _in_script(rest[1])))
     if program == "mlflow":

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pipelines.training.messages import PATIENCE_SECONDS
+from pipelines.training.launch import PATIENCE_SECONDS
 from tests.delivery.composition import COMPOSE, read, written
 from tests.delivery.declared import (
     AGENT_PORTS,
