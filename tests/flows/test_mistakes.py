@@ -243,19 +243,7 @@ def test_a_mistake_is_answered_before_torch_ray_mlflow_or_prefect_are_imported(
     assert os.times().children_user - began < 2  # seconds of processor, however busy it is
 
 
-# Commands that ask the registry.
-ON_MODELS = {
-    "predict": ["predict", "Some text."],
-    "fill-mask": ["fill-mask", "Some [MASK]."],
-    "models": ["models"],
-    "export": ["export", "some-encoder", "--to", "{here}/new"],
-    "evaluate": ["evaluate", "--model", "m", "--labels", "{here}/rows.csv"],
-    "store": ["store"],
-    "prune": ["store", "prune"],
-}
-
-
-@pytest.mark.parametrize("command", ON_MODELS)
+@pytest.mark.parametrize("command", ["predict x", "models", "store prune"])
 @pytest.mark.parametrize(
     ("uri", "words"),
     [("http://127.0.0.1:{closed_port}", "does not answer"), ("qq://x", "runtime.tracking_uri")],
@@ -269,4 +257,4 @@ def test_a_registry_that_is_away_is_one_sentence(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri.format(**places))
-    _refused([argument.format(**places) for argument in ON_MODELS[command]], words, capsys)
+    _refused(command.split(), words, capsys)

@@ -6,7 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from flows.reporting.progress_line import ProgressLine, progress_on_terminal, sentence
+from flows.reporting.progress_line import (
+    ProgressLine,
+    duration,
+    number,
+    progress_on_terminal,
+    sentence,
+)
 from pipelines.stage import Progress
 
 HALF_WAY = Progress(
@@ -76,3 +82,18 @@ def test_a_terminal_that_was_closed_ends_nothing(monkeypatch: pytest.MonkeyPatch
     with progress_on_terminal() as line:
         line.show("50%")
         line.keep("stays")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.04, "0.0 s"), (4.21, "4.2 s"), (59.96, "1 min 00 s"), (125, "2 min 05 s")],
+)
+def test_durations(seconds: float, said: str) -> None:
+    assert duration(seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [(12345, "12,345"), (0.42134, "0.4213"), (12345.6, "12,346"), (3, "3")]
+)
+def test_numbers(value: float, said: str) -> None:
+    assert number(value) == said
