@@ -187,7 +187,7 @@ def raise_sentence(error: Exception, section: str, max_failures: int, placement:
         raise UserError(
             f"Ray lost {section}: {what_to_do(cause)}: it resumes from its last checkpoint"
         ) from error
-    if isinstance(error, ControllerError):
+    if isinstance(error, ControllerError) and type(cause).__module__.startswith("ray."):
         raise UserError(_no_start(placement, cause)) from error
     failures = error.worker_failures if isinstance(error, WorkerGroupError) else {}
     for rank, failure in sorted(failures.items()):

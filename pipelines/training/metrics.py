@@ -271,7 +271,7 @@ class Speed:
 
     def seconds_left(self, step: int, num_steps: int) -> float | None:
         """Until the last step, with evaluations and checkpoints; None while it is not known."""
-        if self._first is None or step <= self._first[0]:
+        if self._first is None or not self._first[0] < step <= num_steps:
             return None
         begun, at = self._first
         return (num_steps - step) * (time.monotonic() - at) / (step - begun)
