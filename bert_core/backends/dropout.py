@@ -55,11 +55,11 @@ class DropoutKey:
     def at(cls, seed: int, step: int, micro_batch: int, device: torch.device | str = "cpu") -> Self:
         """The key of one micro-batch of a step, counted over all ranks.
 
-        For a GPU it seeds torch's generator there.
+        For a GPU it seeds torch's generators.
         """
         bits = int(random_bits(seed, "dropout", step, micro_batch))
         if torch.device(device).type != "cpu":
-            torch.cuda.manual_seed(bits >> 1)
+            torch.manual_seed(bits >> 1)
             return cls(bits, None)
         words = np.random.SFC64(bits).random_raw(_POOL // 4).view(np.int16)
         words &= (1 << _BITS) - 1

@@ -117,31 +117,26 @@ class ParameterArena:
         A parameter was frozen or made trainable since this was built, or it or its gradient was
         moved, as `.to()`, `.double()`, `load_state_dict(assign=True)` and `zero_grad()` do.
         """
-        changed, elsewhere = [], []
-        for name, module in self._owners.items():
-            parameter = getattr(module, name.rpartition(".")[2])
-            addresses = self._addresses.get(name)
-            if parameter is None or parameter.requires_grad != (addresses is not None):
-                changed.append(name)
-            elif addresses is not None and _addresses(parameter) != addresses:
-                elsewhere.append(name)
+        changed = [
+            name
+            for name, module in self._owners.items()
+            if _addresses(getattr(module, name.rpartition(".")[2])) != self._addresses.get(name)
+        ]
         if changed:
             raise ValueError(
-                "what is trained must not change under an optimizer, found another requires_grad "
-                f"at {listed(changed)}; freeze the model first, then build its optimizer"
-            )
-        if elsewhere:
-            raise ValueError(
                 "an optimizer must find the parameters and gradients of its model where it put "
-                f"them, found others at {listed(elsewhere)}; move, convert or load the model "
-                "first, then build its optimizer, and do not call zero_grad: a step does that"
+                f"them, and frozen what was frozen, found others at {listed(changed)}; freeze, "
+                "move, convert or load the model first, then build its optimizer, and do not call "
+                "zero_grad: a step does that"
             )
 
 
-def _addresses(parameter: Tensor) -> tuple[int, int | None]:
-    """Where in memory a parameter and its gradient begin."""
+def _addresses(parameter: Tensor | None) -> tuple[int, int] | None:
+    """Where in memory a parameter and its gradient begin; None if it is frozen, or none."""
+    if parameter is None or not parameter.requires_grad:
+        return None
     gradient = parameter.grad
-    return parameter.data_ptr(), None if gradient is None else gradient.data_ptr()
+    return parameter.data_ptr(), 0 if gradient is None else gradient.data_ptr()
 
 
 def padded(num_elements: int) -> int:

@@ -1,12 +1,8 @@
-"""What crosses ranks: gradients during the backward pass, and shares of the optimizer's work.
+"""Gradients are sent between ranks during the backward pass.
 
 A bucket is a part of the arena. It is sent once every parameter in it has its whole gradient,
 whether autograd or the layer itself accumulated it: in both cases autograd calls a hook once in a
 backward pass, however often a parameter was used in the forward pass.
-
-A share of the arena is the part whose optimizer state one rank holds and updates. It is cut between
-parameters: LAMB's trust ratio and Muon's orthogonalization are of whole matrices, so that every
-optimizer computes the same for its share as for all. So no share is smaller than its largest table.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from bert_core.training.arena import ParameterArena
-from bert_core.training.ranks import num_ranks, this_rank
+from bert_core.training.ranks import num_ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,60 +115,3 @@ def buckets(arena: ParameterArena, names: Sequence[str], num_elements: int) -> l
         else:
             cut_arena.append(Bucket(begin=begin, end=end, names=(name,)))
     return sorted(cut_arena, key=lambda bucket: -place[bucket.names[0]])
-
-
-class Shares:
-    """A part of the arena for each rank, as equal as parameters go; or all of it for every rank."""
-
-    def __init__(self, arena: ParameterArena, *, is_sharded: bool) -> None:
-        self.is_sharded = is_sharded and num_ranks() > 1
-        self.spans = [(0, arena.values.numel())]
-        if self.is_sharded:
-            self.spans = cut([end for _, end in arena.spans().values()], num_ranks())
-        self.begin, self.end = self.spans[this_rank() if self.is_sharded else 0]
-
-    def exchange(self, buffer: Tensor) -> None:
-        """Fill a buffer of the arena's layout: each rank sends its own share to the others."""
-        if not self.is_sharded:
-            return
-        sent = [
-            dist.broadcast(buffer[begin:end], rank, async_op=True)
-            for rank, (begin, end) in enumerate(self.spans)
-            if end > begin
-        ]
-        for work in sent:
-            work.wait()
-
-    def gathered(
-        self, arena: ParameterArena, own: dict[str, Tensor], *, is_writer: bool
-    ) -> dict[str, Tensor]:
-        """What all ranks hold by parameter, on the CPU; `own` where nothing is divided.
-
-        All ranks call it; those that do not write keep no tensor of it.
-        """
-        if not self.is_sharded:
-            return own
-        whole: dict[str, Tensor] = {}
-        for rank, (begin, end) in enumerate(self.spans):
-            share = torch.zeros_like(arena.values[begin:end])
-            views = arena.views(share, begin)
-            if rank == this_rank():
-                for name, values in own.items():
-                    views[name].copy_(values)
-            if share.numel():
-                dist.broadcast(share, rank)
-            if is_writer:
-                whole |= {name: view.to("cpu", copy=True) for name, view in views.items()}
-        return whole
-
-
-def cut(ends: list[int], num_shares: int) -> list[tuple[int, int]]:
-    """`num_shares` spans that follow each other, each ending at one of the rising `ends`."""
-    spans = []
-    begin = 0
-    for number in range(1, num_shares + 1):
-        ideal = ends[-1] * number / num_shares
-        end = max(begin, min(ends, key=lambda end: (abs(end - ideal), end)))
-        spans.append((begin, end))
-        begin = end
-    return spans

@@ -1,7 +1,7 @@
 """What every optimizer does: it holds the arena, updates it by groups, keeps its state.
 
 A rule (`AdamW`, `LAMB`, `Muon`) defines for each kind of parameter which moments it keeps and how
-they update it. Skipping, averaging, saving and sharding are the same for all rules.
+they update it. Skipping, averaging and saving are the same for all rules.
 """
 
 import re
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from bert_core.tensor_files import check_names
 from bert_core.training.arena import ParameterArena
-from bert_core.training.exchange import GradientExchange, Shares
+from bert_core.training.exchange import GradientExchange
 from bert_core.training.guard import Guard
 from bert_core.training.optimizer_settings import OptimizationConfig, OptimizerName
 
@@ -42,7 +42,7 @@ class ParameterGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """What this rank updates of a group: one part of the arena's buffers, and its moments."""
+    """What a group is updated by: its part of the arena's buffers, and its moments."""
 
     group: ParameterGroup
     begin: int  # in the arena
@@ -115,8 +115,7 @@ def check_unwrapped(model: nn.Module) -> None:
         raise ValueError(
             f"an optimizer needs the model without a wrapper, got {type(wrapped[0]).__name__}: the "
             "step adds gradients up over the ranks, divided by the counts of all of them, where a "
-            "wrapper would average means, and holds all parameters in one buffer "
-            "(shard_optimizer_state=True divides what is kept of them)"
+            "wrapper would average means, and holds all parameters in one buffer"
         )
 
 
@@ -140,7 +139,6 @@ class Optimizer(ABC):
         self.config = replace(config, optimizer=self.name)
         self._groups = parameter_groups(model, config, self._kind)
         self.arena = ParameterArena(model, [n for group in self._groups for n in group.names])
-        self._shares = Shares(self.arena, is_sharded=config.shard_optimizer_state)
         self._segments = list(self._new_segments())
         device = self.arena.values.device
         self._num_updates = torch.zeros((), dtype=torch.int64, device=device)
@@ -150,23 +148,21 @@ class Optimizer(ABC):
         self.exchange = GradientExchange(self.arena, names, config.exchange_dtype)
         self._average: Tensor | None = None
         if config.averaging_decay is not None:
-            self._average = torch.zeros_like(self._own_values())
+            self._average = torch.zeros_like(self.arena.values)
 
     def _new_segments(self) -> Iterator[Segment]:
         spans = self.arena.spans()
         for group in self._groups:
-            begin = max(self._shares.begin, spans[group.names[0]][0])
-            end = min(self._shares.end, spans[group.names[-1]][1])
-            if begin < end:
-                values = self.arena.values[begin:end]
-                yield Segment(
-                    group=group,
-                    begin=begin,
-                    values=values,
-                    gradients=self.arena.gradients[begin:end],
-                    moments={key: torch.zeros_like(values) for key in self._moments(group.kind)},
-                    num_updates=torch.zeros((), device=values.device),
-                )
+            begin, end = spans[group.names[0]][0], spans[group.names[-1]][1]
+            values = self.arena.values[begin:end]
+            yield Segment(
+                group=group,
+                begin=begin,
+                values=values,
+                gradients=self.arena.gradients[begin:end],
+                moments={key: torch.zeros_like(values) for key in self._moments(group.kind)},
+                num_updates=torch.zeros((), device=values.device),
+            )
 
     @classmethod
     def _kind(cls, name: str, parameter: Tensor) -> Kind:
@@ -195,7 +191,6 @@ class Optimizer(ABC):
         """Take one step down the gradients in the arena, divided by `divisor`; returns if it did.
 
         Where `skip`, a flag on the device, is true, nothing changes. The gradients are used up.
-        With a sharded state all ranks call it.
         """
         self._is_skipped.zero_()
         if skip is not None:
@@ -208,26 +203,20 @@ class Optimizer(ABC):
             assert self.config.averaging_decay is not None
             share = self._num_updates.clamp(min=1).float().reciprocal()
             share = share.clamp(min=1 - self.config.averaging_decay)
-            self._average.lerp_(self._own_values(), share * (1 - self._is_skipped))
-        self._shares.exchange(self.arena.values)
+            self._average.lerp_(self.arena.values, share * (1 - self._is_skipped))
         return self._is_skipped == 0
-
-    def _own_values(self) -> Tensor:
-        return self.arena.values[self._shares.begin : self._shares.end]
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
         """Inside the block the model has the average of its weights, or its own if none is kept.
 
-        For evaluating and saving; a step must not be taken inside. Waits for the device. With a
-        sharded state all ranks call it.
+        For evaluating and saving; a step must not be taken inside. Waits for the device.
         """
         if self._average is None or not self.num_updates:
             yield
             return
         own = self.arena.values.clone()
-        self._own_values().copy_(self._average)
-        self._shares.exchange(self.arena.values)
+        self.arena.values.copy_(self._average)
         try:
             yield
         finally:
@@ -238,42 +227,29 @@ class Optimizer(ABC):
         """How many updates were made; waits for the device."""
         return int(self._num_updates)
 
-    def _keys(self) -> dict[str, list[str]]:
-        """What a saved state holds by name, and of which parameters."""
-        keys: dict[str, list[str]] = {}
-        for group in self._groups:
-            for key in self._moments(group.kind):
-                keys.setdefault(key, []).extend(group.names)
-        return keys if self._average is None else {**keys, "average": list(self.arena.parameters)}
-
-    def _own_views(self, key: str) -> dict[str, Tensor]:
-        """What this rank holds of `key`, by parameter."""
-        if key == "average":
-            assert self._average is not None
-            return self.arena.views(self._average, self._shares.begin)
-        views: dict[str, Tensor] = {}
+    def _views(self) -> dict[str, dict[str, Tensor]]:
+        """The moments, and the average if one is kept, by parameter name: views of them."""
+        views: dict[str, dict[str, Tensor]] = {}
         for segment in self._segments:
-            if key in segment.moments:
-                views |= self.arena.views(segment.moments[key], segment.begin)
+            for key, moment in segment.moments.items():
+                views.setdefault(key, {}).update(self.arena.views(moment, segment.begin))
+        if self._average is not None:
+            views["average"] = self.arena.views(self._average)
         return views
 
-    @torch.no_grad()
-    def state_dict(self, *, is_writer: bool = True) -> dict[str, Any]:
-        """The moments, and the average, by parameter name, whole; and the number of updates.
+    def state_dict(self) -> dict[str, Any]:
+        """The moments, and the average, by parameter name; the guard and the number of updates.
 
-        A sharded state is gathered on the CPU, share by share, and all ranks call it; those that
-        do not write keep no tensor of it. Raises SkippedStepsError if too many steps were skipped:
-        there is no state to continue from.
+        Raises SkippedStepsError if too many steps were skipped: there is no state to continue from.
         """
         if self.guard.is_halted:
             raise self.guard.error()
-        state: dict[str, Any] = {"optimizer": self.name, "num_updates": self.num_updates}
-        if is_writer:
-            state["guard"] = {name: tensor.cpu() for name, tensor in self.guard.tensors().items()}
-        for key, names in self._keys().items():
-            whole = self._shares.gathered(self.arena, self._own_views(key), is_writer=is_writer)
-            state[key] = {name: whole[name] for name in names if name in whole}
-        return state
+        return {
+            "optimizer": self.name,
+            "num_updates": self.num_updates,
+            "guard": {name: tensor.cpu() for name, tensor in self.guard.tensors().items()},
+            **self._views(),
+        }
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -281,19 +257,19 @@ class Optimizer(ABC):
 
         Raises ValueError for the state of another optimizer or of other parameters.
         """
-        keys = self._keys()
-        ours = _described(self.name, "average" in keys)
+        kept = self._views()
+        ours = _described(self.name, "average" in kept)
         theirs = _described(state.get("optimizer", "adamw"), "average" in state)
         if ours != theirs:
             raise ValueError(
                 f"the state must be that of {ours}, found that of {theirs}; go on with the "
                 "optimizer and the averaging of the run that saved it"
             )
-        for key, names in keys.items():
+        for key, views in kept.items():
             remedy = "; freeze exactly what the run that saved it had frozen"
-            check_names(state[key], names, f"the optimizer's {key}", remedy)
-        for key in keys:
-            for name, view in self._own_views(key).items():
+            check_names(state[key], views, f"the optimizer's {key}", remedy)
+        for key, views in kept.items():
+            for name, view in views.items():
                 view.copy_(state[key][name])
         for segment in self._segments:
             segment.num_updates.fill_(state["num_updates"])

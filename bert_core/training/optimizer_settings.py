@@ -32,8 +32,6 @@ class OptimizationConfig:
         averaging_decay: of the running average of the weights; None: no average is kept.
         muon_momentum: of Muon's running mean of gradients.
         exchange_dtype: in which gradients are sent between ranks; one rank alone rounds none.
-        shard_optimizer_state: each rank holds the moments of a share of the parameters and
-            updates it; changes no bit. Build the optimizer once `torch.distributed` is initialised.
         guard: which steps are skipped, and how many in a row stop training.
 
     Raises ValueError if a value is impossible.
@@ -54,7 +52,6 @@ class OptimizationConfig:
     averaging_decay: float | None = None
     muon_momentum: float = 0.95
     exchange_dtype: Literal["float32", "bf16"] = "float32"
-    shard_optimizer_state: bool = False
     guard: GuardConfig = field(default_factory=GuardConfig)
 
     def __post_init__(self) -> None:
@@ -99,15 +96,10 @@ class OptimizationConfig:
             return self.learning_rate * (step + 1) / self.warmup_steps
         if self.schedule == "constant":
             return self.learning_rate
-        left = (self.num_steps - step) / self._decay_steps()
-        left = min(1.0, max(0.0, left))
-        if self.schedule != "cosine":
-            return self.learning_rate * left
-        return self.learning_rate * 0.5 * (1 - math.cos(math.pi * left))
-
-    def _decay_steps(self) -> int:
-        """How many of the last steps the rate falls over."""
-        after_warmup = max(1, self.num_steps - self.warmup_steps)
+        steps = max(1, self.num_steps - self.warmup_steps)  # over which it falls
         if self.schedule == "warmup_stable_decay":
-            return min(after_warmup, max(1, round(self.num_steps * self.decay_fraction)))
-        return after_warmup
+            steps = min(steps, max(1, round(self.num_steps * self.decay_fraction)))
+        left = min(1.0, max(0.0, (self.num_steps - step) / steps))
+        if self.schedule == "cosine":
+            return self.learning_rate * 0.5 * (1 - math.cos(math.pi * left))
+        return self.learning_rate * left

@@ -91,14 +91,13 @@ def save_checkpoint(
 ) -> None:
     """Write the whole state of a run into a new folder.
 
-    All ranks call it, one of them with `is_writer`: a sharded state is gathered. Raises
-    SkippedStepsError on all ranks, and writes nothing, if too many steps were skipped; ValueError
-    if `folder` is in use; OSError, on the writer and once all is gathered, if writing fails.
+    All ranks call it, one of them with `is_writer`. Raises SkippedStepsError on all of them, and
+    writes nothing, if too many steps were skipped; on the writer ValueError if `folder` is in use,
+    and OSError if writing fails.
     """
-    whole = optimizer.state_dict(is_writer=is_writer)
+    state = {"format": FORMAT, "position": asdict(position), **optimizer.state_dict()}
     if not is_writer:
         return
-    state = {"format": FORMAT, "position": asdict(position), **whole}
 
     def write(draft: Path) -> None:
         _write_model(draft, model)
@@ -120,7 +119,7 @@ def load_checkpoint(folder: Path | str, model: Model, optimizer: Optimizer) -> P
     _check_same_architecture(model, read_config(folder), folder)
     tensors = read_weights(folder)
     check_names(tensors, model.state_dict(), str(Path(folder) / WEIGHTS_FILE))
-    # Mapped: a rank reads its share of a divided state, and the device holds nothing twice.
+    # Mapped: the memory holds nothing twice.
     state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
     optimizer.load_state_dict(state)  # raises before it changes anything
     model.load_state_dict(tensors)

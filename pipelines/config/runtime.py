@@ -69,11 +69,6 @@ class RuntimeSettings(Settings):
         le=1000,
         description="How often a worker or its node may die before the training run fails.",
     )
-    shard_optimizer_state: bool = Field(
-        default=False,
-        description="Each training worker holds the optimizer's state for a share of the "
-        "parameters: less memory a worker, one more exchange a step.",
-    )
     checkpointed_layers: int = Field(
         default=0,
         ge=0,

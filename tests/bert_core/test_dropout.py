@@ -142,3 +142,12 @@ def test_a_mask_is_not_drawn_before_it_is_asked_for():
     drawn = mask(0, 0, 0, size=10, rate=0.5)
     assert isinstance(drawn, DropoutMask)
     assert torch.equal(drawn.words(), drawn.words())
+
+
+def test_a_key_for_a_gpu_seeds_torch_s_generator():
+    drawn = []
+    for position in ((1, 2, 3), (1, 2, 3), (1, 2, 4)):
+        assert DropoutKey.at(*position, "meta").pool is None
+        drawn.append(torch.rand(4))
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])

@@ -11,16 +11,19 @@ VOCAB_SIZE = 1000
 FIRST_CONTINUATION = 700
 
 
-@pytest.fixture(scope="module")
-def vocabulary() -> MaskableVocabulary:
-    is_maskable = np.ones(VOCAB_SIZE, dtype=bool)
-    is_maskable[[PAD, CLS, SEP]] = False
-    return MaskableVocabulary(
-        mask_id=MASK,
-        is_maskable=is_maskable,
-        continues_word=np.arange(VOCAB_SIZE) >= FIRST_CONTINUATION,
-        replacement_ids=np.arange(5, VOCAB_SIZE),
-    )
+_MASKABLE = np.ones(VOCAB_SIZE, dtype=bool)
+_MASKABLE[[PAD, CLS, SEP]] = False
+VOCABULARY = MaskableVocabulary(
+    mask_id=MASK,
+    is_maskable=_MASKABLE,
+    continues_word=np.arange(VOCAB_SIZE) >= FIRST_CONTINUATION,
+    replacement_ids=np.arange(5, VOCAB_SIZE),
+)
+
+
+def mask(input_ids, lengths, keys, **settings):
+    config = MaskingConfig(**settings)
+    return mask_tokens(input_ids, lengths, keys, config=config, vocabulary=VOCABULARY)
 
 
 def examples(count: int, seed: int = 0, longest: int = 129) -> tuple[np.ndarray, np.ndarray]:
@@ -54,38 +57,32 @@ def words(input_ids: np.ndarray) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("whole_words", [False, True])
-def test_a_mask_does_not_depend_on_the_rest_of_the_batch(vocabulary, whole_words):
-    config = MaskingConfig(whole_words=whole_words)
+def test_a_mask_does_not_depend_on_the_rest_of_the_batch(whole_words):
     input_ids, lengths = examples(50)
-    together = mask_tokens(input_ids, lengths, keys(50), config=config, vocabulary=vocabulary)
+    together = mask(input_ids, lengths, keys(50), whole_words=whole_words)
     ends = np.cumsum(lengths)
     for row in (0, 17, 49):
         begin, end = ends[row] - lengths[row], ends[row]
-        alone = mask_tokens(
+        alone = mask(
             input_ids[begin:end],
             lengths[row : row + 1],
             keys(50)[row : row + 1],
-            config=config,
-            vocabulary=vocabulary,
+            whole_words=whole_words,
         )
         assert np.array_equal(alone.input_ids, together.input_ids[begin:end])
 
 
-def test_every_example_gets_the_published_number_of_masks(vocabulary):
+def test_every_example_gets_the_published_number_of_masks():
     input_ids, lengths = examples(300)
-    masked = mask_tokens(
-        input_ids, lengths, keys(300), config=MaskingConfig(), vocabulary=vocabulary
-    )
+    masked = mask(input_ids, lengths, keys(300))
     row = np.repeat(np.arange(300), lengths)
     expected = [max(1, round(int(length) * 0.15)) for length in lengths]
     assert np.bincount(row[masked.positions], minlength=300).tolist() == expected
 
 
-def test_only_masked_positions_change_and_labels_are_what_stood_there(vocabulary):
+def test_only_masked_positions_change_and_labels_are_what_stood_there():
     input_ids, lengths = examples(100)
-    masked = mask_tokens(
-        input_ids, lengths, keys(100), config=MaskingConfig(), vocabulary=vocabulary
-    )
+    masked = mask(input_ids, lengths, keys(100))
     restored = masked.input_ids.copy()
     restored[masked.positions] = masked.labels
     assert np.array_equal(restored, input_ids)
@@ -93,11 +90,9 @@ def test_only_masked_positions_change_and_labels_are_what_stood_there(vocabulary
     assert (np.diff(masked.positions) > 0).all()
 
 
-def test_replacements_are_80_10_10_and_never_special(vocabulary):
+def test_replacements_are_80_10_10_and_never_special():
     input_ids, lengths = examples(5000)
-    masked = mask_tokens(
-        input_ids, lengths, keys(5000), config=MaskingConfig(), vocabulary=vocabulary
-    )
+    masked = mask(input_ids, lengths, keys(5000))
     now = masked.input_ids[masked.positions]
     is_mask, is_kept = now == MASK, now == masked.labels
     count = now.size
@@ -109,42 +104,28 @@ def test_replacements_are_80_10_10_and_never_special(vocabulary):
     assert np.unique(drawn).size > 970  # 5,000 draws miss about 6 of 995 tokens
 
 
-def test_every_place_is_masked_equally_often(vocabulary):
+def test_every_place_is_masked_equally_often():
     input_ids = np.concatenate([[CLS], np.arange(5, 23), [SEP]] * 4000)
-    masked = mask_tokens(
-        input_ids,
-        np.full(4000, 20),
-        keys(4000),
-        config=MaskingConfig(),
-        vocabulary=vocabulary,
-    )
+    masked = mask(input_ids, np.full(4000, 20), keys(4000))
     counts = np.bincount(masked.positions % 20, minlength=20)
     assert counts[0] == counts[19] == 0
     expected = 4000 * 3 / 18
     assert np.abs(counts[1:19] - expected).max() < 5 * np.sqrt(expected)
 
 
-def test_epochs_mask_differently_and_equal_keys_equally(vocabulary):
+def test_epochs_mask_differently_and_equal_keys_equally():
     input_ids, lengths = examples(50)
 
     def positions(epoch: int) -> list[int]:
-        return mask_tokens(
-            input_ids, lengths, keys(50, epoch), config=MaskingConfig(), vocabulary=vocabulary
-        ).positions.tolist()
+        return mask(input_ids, lengths, keys(50, epoch)).positions.tolist()
 
     assert positions(0) == positions(0)
     assert positions(0) != positions(1)
 
 
-def test_whole_words_are_masked_whole_and_fill_the_budget_as_the_plain_loop_would(vocabulary):
+def test_whole_words_are_masked_whole_and_fill_the_budget_as_the_plain_loop_would():
     input_ids, lengths = examples(200)
-    masked = mask_tokens(
-        input_ids,
-        lengths,
-        keys(200),
-        config=MaskingConfig(whole_words=True),
-        vocabulary=vocabulary,
-    )
+    masked = mask(input_ids, lengths, keys(200), whole_words=True)
     chosen = np.zeros(input_ids.size, dtype=bool)
     chosen[masked.positions] = True
     begin = 0
@@ -160,57 +141,35 @@ def test_whole_words_are_masked_whole_and_fill_the_budget_as_the_plain_loop_woul
             assert hidden[word].all() or len(word) > rest
 
 
-def test_a_word_longer_than_the_budget_is_left_alone(vocabulary):
+def test_a_word_longer_than_the_budget_is_left_alone():
     word = [5, *range(FIRST_CONTINUATION, FIRST_CONTINUATION + 16)]
     input_ids = np.array([CLS, *word, SEP])
-    masked = mask_tokens(
-        input_ids,
-        np.array([input_ids.size]),
-        keys(1),
-        config=MaskingConfig(whole_words=True),
-        vocabulary=vocabulary,
-    )
+    masked = mask(input_ids, np.array([input_ids.size]), keys(1), whole_words=True)
     assert masked.positions.size == 0
 
 
-def test_masks_can_be_capped(vocabulary):
+def test_masks_can_be_capped():
     input_ids, lengths = examples(100)
-    masked = mask_tokens(
-        input_ids,
-        lengths,
-        keys(100),
-        config=MaskingConfig(max_masked_tokens=2),
-        vocabulary=vocabulary,
-    )
+    masked = mask(input_ids, lengths, keys(100), max_masked_tokens=2)
     row = np.repeat(np.arange(100), lengths)
     assert np.bincount(row[masked.positions]).max() == 2
 
 
-def test_an_example_of_special_tokens_alone_gets_no_mask(vocabulary):
+def test_an_example_of_special_tokens_alone_gets_no_mask():
     input_ids = np.array([CLS, SEP, CLS, 9, SEP])
-    masked = mask_tokens(
-        input_ids, np.array([2, 3]), keys(2), config=MaskingConfig(), vocabulary=vocabulary
-    )
+    masked = mask(input_ids, np.array([2, 3]), keys(2))
     assert masked.positions.tolist() == [3]
 
 
-def test_an_empty_batch_is_masked_too(vocabulary):
+def test_an_empty_batch_is_masked_too():
     empty = np.empty(0, dtype=np.int64)
-    masked = mask_tokens(
-        empty, empty, keys(0), config=MaskingConfig(whole_words=True), vocabulary=vocabulary
-    )
+    masked = mask(empty, empty, keys(0), whole_words=True)
     assert masked.input_ids.size == masked.positions.size == 0
 
 
-def test_lengths_that_do_not_fit_are_refused(vocabulary):
+def test_lengths_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="got 3 for 4 tokens"):
-        mask_tokens(
-            np.array([CLS, 9, 9, SEP]),
-            np.array([3]),
-            keys(1),
-            config=MaskingConfig(),
-            vocabulary=vocabulary,
-        )
+        mask(np.array([CLS, 9, 9, SEP]), np.array([3]), keys(1))
 
 
 @pytest.mark.parametrize(
