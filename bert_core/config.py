@@ -162,11 +162,6 @@ SIZES: MappingProxyType[str, tuple[int, int, int]] = MappingProxyType(
     }
 )
 
-# Tokens in the published vocabularies.
-PUBLISHED_VOCABULARIES: MappingProxyType[str, int] = MappingProxyType(
-    {"uncased": 30_522, "cased": 28_996, "multilingual": 119_547}
-)
-
 
 def size_of(config: EncoderConfig) -> str | None:
     """The name of an encoder's size; None for one that is not published."""

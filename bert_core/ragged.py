@@ -3,7 +3,7 @@
 B = sequences, T = tokens of all of them, S = tokens of the longest.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Self
 
@@ -17,23 +17,15 @@ from torch import Tensor
 class OfTensors:
     """Tensors, batches of tensors, and plain values."""
 
-    def _moving(self) -> Iterator[tuple[str, Any]]:
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if isinstance(value, Tensor | OfTensors):
-                yield each.name, value
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        """All tensors of the batch."""
-        parts = [v.tensors() if isinstance(v, OfTensors) else (v,) for _, v in self._moving()]
-        return tuple(tensor for part in parts for tensor in part)
-
     def moved(self, move: Callable[[Tensor], Tensor]) -> Self:
         """The same batch with all its tensors as `move` gives them back."""
-        changes = {
-            name: value.moved(move) if isinstance(value, OfTensors) else move(value)
-            for name, value in self._moving()
-        }
+        changes: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, OfTensors):
+                changes[field.name] = value.moved(move)
+            elif isinstance(value, Tensor):
+                changes[field.name] = move(value)
         return replace(self, **changes)
 
     def to(self, device: torch.device | str) -> Self:

@@ -111,7 +111,6 @@ def launched(
             run_id=run_id,
             tracking_uri=context.tracker.uri if context.tracker else None,
             num_threads=placement.cpus,
-            shard_optimizer_state=runtime.shard_optimizer_state,
             checkpointed_layers=runtime.checkpointed_layers,
         )
         # In the place of a lost node an autoscaler's takes as long to come as the first.

@@ -55,7 +55,6 @@ class Assignment:
     run_id: str | None
     tracking_uri: str | None
     num_threads: int
-    shard_optimizer_state: bool
     checkpointed_layers: int
 
 
@@ -81,7 +80,7 @@ def train_on_rank(config: dict[str, Assignment]) -> dict[str, Any]:
         model = model.to(device)
         optimizer = build_optimizer(
             model,
-            optimization(training, shard_optimizer_state=assignment.shard_optimizer_state),
+            optimization(training),
         )
         rate = measured_matrix_rate(compute_dtype(job.precision, device), device)
         speed = Speed(num_ranks=num_ranks, matrix_rate=rate)
@@ -124,7 +123,7 @@ def train_on_rank(config: dict[str, Assignment]) -> dict[str, Any]:
     return {**telemetry.summary(), **result}
 
 
-def optimization(training: Training, *, shard_optimizer_state: bool) -> OptimizationConfig:
+def optimization(training: Training) -> OptimizationConfig:
     """The optimizer's own configuration for a training run."""
     settings = training.settings
     num_steps = training.num_steps or ENDLESS
@@ -144,7 +143,6 @@ def optimization(training: Training, *, shard_optimizer_state: bool) -> Optimiza
         rate_scales=training.rate_scales,
         averaging_decay=settings.averaging_decay,
         exchange_dtype=settings.exchange_dtype,
-        shard_optimizer_state=shard_optimizer_state,
         guard=GuardConfig(
             spike_factor=settings.spike_factor, max_skipped_in_a_row=settings.max_skipped_steps
         ),

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bert_core.config import PUBLISHED_VOCABULARIES, SIZES, EncoderConfig, encoder_config
+from bert_core.config import SIZES, EncoderConfig, encoder_config
 from bert_core.model.catalogue import EncoderModel, count_parameters
 from tests.bert_core.batches import small_config
 
@@ -21,7 +21,7 @@ PUBLISHED = {
 @pytest.mark.parametrize("size", SIZES)
 def test_named_sizes_have_the_published_numbers_of_parameters(size):
     with torch.device("meta"):
-        model = EncoderModel(encoder_config(size, PUBLISHED_VOCABULARIES["uncased"]))
+        model = EncoderModel(encoder_config(size, 30_522))
     assert count_parameters(model) == PUBLISHED[size]
 
 

@@ -13,11 +13,11 @@ from pipelines.training.settings import TrainingSettings
 from pipelines.training.worker import optimization
 
 
-def config_of(settings: TrainingSettings, *, shards: bool = False, **more: Any):
+def config_of(settings: TrainingSettings, **more: Any):
     training: Any = SimpleNamespace(
         settings=settings, num_steps=100, **{"layer_decay": 1.0, "rate_scales": {}, **more}
     )
-    return optimization(training, shard_optimizer_state=shards)
+    return optimization(training)
 
 
 @pytest.mark.parametrize(
@@ -36,12 +36,10 @@ def test_every_setting_reaches_the_optimizer():
         schedule="warmup_stable_decay", decay_fraction=0.5, betas=(0.8, 0.98), muon_momentum=0.9,
         embeddings_rate=20.0,
     )  # fmt: skip
-    found = config_of(
-        settings, shards=True, layer_decay=settings.layer_decay, rate_scales=settings.rate_scales
-    )
+    found = config_of(settings, layer_decay=settings.layer_decay, rate_scales=settings.rate_scales)
     assert found == OptimizationConfig(
         num_steps=100, learning_rate=settings.learning_rate, warmup_steps=10, optimizer="muon",
-        averaging_decay=0.99, exchange_dtype="bf16", layer_decay=0.8, shard_optimizer_state=True,
+        averaging_decay=0.99, exchange_dtype="bf16", layer_decay=0.8,
         schedule="warmup_stable_decay", decay_fraction=0.5, betas=(0.8, 0.98), muon_momentum=0.9,
         rate_scales={"*embeddings.*": 20.0},
     )  # fmt: skip

@@ -129,7 +129,7 @@ def test_other_training_workers_are_refused(text):
 def test_what_a_place_says_of_ranks_reaches_the_stages(tmp_path):
     overrides = [
         f"runtime.home={tmp_path}", "runtime.cpus_per_worker=3", "runtime.device=cpu",
-        "runtime.max_failures=7", "runtime.shard_optimizer_state=true",
+        "runtime.max_failures=7",
         "runtime.checkpointed_layers=2",
         "runtime.wait_for_nodes_seconds=900",
     ]  # fmt: skip
@@ -140,7 +140,6 @@ def test_what_a_place_says_of_ranks_reaches_the_stages(tmp_path):
         device="cpu",
         max_failures=7,
         wait_for_nodes_seconds=900,
-        shard_optimizer_state=True,
         checkpointed_layers=2,
     )
 

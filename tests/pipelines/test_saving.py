@@ -219,10 +219,8 @@ def test_any_other_error_while_it_is_written_leaves_nothing_behind_either(
 
 
 def save_from_a_full_disk(rank: int, folder: str) -> tuple[list[bool], list[str]]:
-    """Two ranks with a divided state; the writer finds no place for its first checkpoint."""
-    state, said = state_on(
-        Path(folder), LocalFileSystem(), shard_optimizer_state=True, averaging_decay=0.5
-    )
+    """Of two ranks the writer finds no place for its first checkpoint."""
+    state, said = state_on(Path(folder), LocalFileSystem(), averaging_decay=0.5)
     state = replace(state, is_writer=rank == 0)
     whole = saving.scratch_folder
     saving.scratch_folder = full

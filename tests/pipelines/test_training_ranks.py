@@ -89,7 +89,7 @@ def test_a_rank_without_a_batch_to_evaluate_waits_for_nobody_and_figures_are_tho
     assert told["final"] == alone  # to the bit
 
 
-def test_a_divided_state_with_an_average_is_saved_whole_and_the_average_is_published(
+def test_an_average_of_the_weights_is_saved_and_published(
     small_examples: Artifact, local_ray: None, tmp_path: Path
 ) -> None:
     def read(checkpoint: Path) -> tuple[Any, ...]:
@@ -102,9 +102,7 @@ def test_a_divided_state_with_an_average_is_saved_whole_and_the_average_is_publi
 
     averaging = settings(optimizer="muon", averaging_decay=0.5)
     job = SmallJob(examples=small_examples, settings=averaging)
-    told, (published, last, state) = train_small(
-        job, tmp_path, ranks=2, read=read, shard_optimizer_state=True
-    )
+    told, (published, last, state) = train_small(job, tmp_path, ranks=2, read=read)
     assert (state["optimizer"], state["num_updates"]) == ("muon", NUM_STEPS)
     for name, average in state["average"].items():
         assert torch.equal(published.state_dict()[name], average)
