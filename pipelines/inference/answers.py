@@ -1,6 +1,8 @@
 """Asking a model: its questions from a table or from texts, and its answers."""
 
+import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from bert_core.inference import Candidate, fill_mask
@@ -55,7 +57,7 @@ def asked_of(table: FileTable, renamed: Mapping[str, str], question: Question) -
     }
     for name, value in question.example.items():
         if name in asked and isinstance(value, list):
-            _check_lists(asked[name], path, name)
+            asked[name] = [_list(cell, path, name) for cell in asked[name]]
     return Asked(_with_words(asked) if _WORDS in wanted else asked, found, taken)
 
 
@@ -236,13 +238,17 @@ def _decoded(cell: Any, path: str, column: str) -> Any:
         ) from error
 
 
-def _check_lists(cells: Sequence[Any], path: str, name: str) -> None:
-    """Raise UserError for a cell that holds no list of texts: CSV has none."""
-    for cell in cells:
-        if cell is not None and not (
-            isinstance(cell, list) and all(isinstance(each, str) for each in cell)
-        ):
-            raise UserError(
-                f"{path}: {name} must hold lists of texts, found {cell!r:.60}; write them as "
-                ".jsonl, .parquet or .arrow"
-            )
+def _list(cell: Any, path: str, name: str) -> list[Any] | None:
+    """A cell as a list of texts, which CSV writes as JSON; UserError where it is none."""
+    value = cell
+    if isinstance(cell, str):
+        with suppress(ValueError, RecursionError):
+            value = json.loads(cell)
+    if value is None or (
+        isinstance(value, list) and not any(isinstance(each, list | dict) for each in value)
+    ):
+        return value
+    raise UserError(
+        f'{path}: {name} must hold lists of texts, in CSV as JSON such as ["a", "b"], found '
+        f"{cell!r:.60}; correct it"
+    )

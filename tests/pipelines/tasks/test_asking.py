@@ -135,13 +135,22 @@ def test_a_blank_text_is_none(models: Path, nothing: str) -> None:
             answer_table(model, tokenizer, table)
 
 
-def test_lists_are_no_cells_of_csv_and_empty_cells_are_nothing(
+def test_lists_are_json_in_cells_of_csv_and_empty_cells_are_nothing(
     models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "a.csv").write_text('text,choices\na,"[""b"", ""c""]"\n')
+    lists, table = tmp_path / "lists.jsonl", tmp_path / "table.csv"
+    rows = [{"text": "a", "choices": ["b", "c d"]}, {"text": "b", "choices": ["a", "e", "f"]}]
+    lists.write_text("".join(json.dumps(row) + "\n" for row in rows))
     chooser = ["--model", str(models / "multiple_choice"), "--home", str(tmp_path)]
-    assert run(["predict", "--file", str(tmp_path / "a.csv"), *chooser]) == MISTAKE
-    assert "choices must hold lists of texts" in capsys.readouterr().err
+    assert run(["predict", "--file", str(lists), "--out", str(table), *chooser]) == DONE
+    assert run(["predict", "--file", str(lists), "--json", *chooser]) == DONE
+    expected = [json.loads(line) for line in capsys.readouterr().out.splitlines()[1:]]
+    assert run(["predict", "--file", str(table), "--json", *chooser]) == DONE
+    answered = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["predicted_choice"] for row in answered] == [row["choice"] for row in expected]
+    table.write_text("text,choices\na,\"['b', 'c']\"\n")
+    assert run(["predict", "--file", str(table), *chooser]) == MISTAKE
+    assert "choices must hold lists of texts, in CSV as JSON" in capsys.readouterr().err
     pairs, alone = tmp_path / "pairs.csv", tmp_path / "alone.csv"
     pairs.write_text("text,second_text\na,x\nb,\n")
     alone.write_text("text\nb\n")
