@@ -48,7 +48,7 @@ class ParentRun:
             return
         # By its tags `bertsmith store prune` knows what recent runs use.
         tag = f"bertsmith.uses.{artifact.fingerprint}"
-        manifest = artifact.manifest
+        manifest, stage = artifact.manifest, STAGES.get(artifact.kind)  # none imports a model
         try:
             with self.tracker.answering():
                 self.tracker.set_tags(self.run_id, {tag: artifact.fingerprint})
@@ -58,7 +58,7 @@ class ParentRun:
                 f"{name}-{artifact.fingerprint[:8]}",
                 artifact.fingerprint,
                 dict(flattened(manifest.settings)),
-                {**self.tags, "bertsmith.stage": STAGES[artifact.kind].name},
+                {**self.tags, "bertsmith.stage": stage.name if stage else artifact.kind},
             )
         except UserError:
             return

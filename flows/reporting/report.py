@@ -215,7 +215,9 @@ def _stages(report: RunReport) -> list[str]:
     rows = []
     for record in report.records:
         made = record.artifact
-        headline = "" if made is None else STAGES[made.kind].headline(made.statistics)
+        headline = ""
+        if made is not None and made.kind in STAGES:  # an imported model is of no stage
+            headline = STAGES[made.kind].headline(made.statistics)
         rows.append((record.name, record.outcome, duration(record.seconds), headline))
     store = redacted(report.recipe.runtime.store_url())
     return [*_table(("stage", "outcome", "time", "result"), rows), "", f"Store: {store}"]
