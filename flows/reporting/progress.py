@@ -66,18 +66,14 @@ class ProgressReporter:
         with self._lock:
             text = sentence(progress, self._seconds_left(progress, now))
             self._latest = (progress, text)
-            if progress.note:
-                self.notes.append(progress.note)
             last = self._last_logged.get(progress.stage)
             is_due = last is None or now - last >= _LOG_SECONDS or progress.fraction == 1
             if is_due:
                 self._last_logged[progress.stage] = now
         if self._line is not None:
             self._line.show(text)
-            if progress.note:
-                self._line.keep(progress.note)
         if progress.note:
-            self._logger.info(progress.note)
+            self.note(progress.note)
         if is_due:
             self._logger.info(text)
 
@@ -87,15 +83,12 @@ class ProgressReporter:
         if self._line is not None:
             self._line.keep(text)
 
-    def note(self, sentence: str) -> None:
-        """A sentence for the log, the terminal and the report."""
-        self.warn(sentence)
-        self._logger.info(sentence)
-
-    def warn(self, sentence: str) -> None:
-        """A sentence for the terminal and the report that the log has already."""
+    def note(self, sentence: str, *, is_logged: bool = False) -> None:
+        """A sentence for the report, the terminal and, unless it is there already, the log."""
         with self._lock:
             self.notes.append(sentence)
+        if not is_logged:
+            self._logger.info(sentence)
         if self._line is not None:
             self._line.keep(sentence)
 
@@ -112,28 +105,24 @@ class ProgressReporter:
     def _publish(self) -> None:
         artifact_id: UUID | None = None
         published: tuple[Progress, str] | None = None
-        while True:
+        is_last_round = False
+        while not is_last_round:
             is_last_round = self._stopping.wait(_ARTIFACT_SECONDS)
             latest = self._latest
-            if latest is not None and latest is not published:
-                try:
-                    artifact_id = self._show(artifact_id, *latest)
-                    published = latest
-                except _AWAY as error:  # the next round tries again
-                    logger.warning("progress is not shown on the page: %s", error)
-            if is_last_round:
-                return
-
-    def _show(self, artifact_id: UUID | None, progress: Progress, text: str) -> UUID:
-        """Make or update the artifact; returns its id."""
-        percent = round(100 * progress.fraction, 1)
-        if artifact_id is None:
-            created = create_progress_artifact(
-                percent, key=f"{self._key}-progress", description=text
-            )
-            return cast(UUID, created)  # a coroutine only inside an event loop
-        update_progress_artifact(artifact_id, percent, description=text)
-        return artifact_id
+            if latest is None or latest is published:
+                continue
+            progress, text = latest
+            percent = round(100 * progress.fraction, 1)
+            try:
+                if artifact_id is None:
+                    key = f"{self._key}-progress"
+                    made = create_progress_artifact(percent, key=key, description=text)
+                    artifact_id = cast(UUID, made)  # a coroutine only inside an event loop
+                else:
+                    update_progress_artifact(artifact_id, percent, description=text)
+                published = latest
+            except _AWAY as error:  # the next round tries again
+                logger.warning("progress is not shown on the page: %s", error)
 
 
 class _Warnings(logging.Handler):
@@ -147,4 +136,4 @@ class _Warnings(logging.Handler):
         """Pass on each sentence once."""
         sentence = redacted(record.getMessage())
         if sentence not in self._reporter.notes:
-            self._reporter.warn(sentence)
+            self._reporter.note(sentence, is_logged=True)
