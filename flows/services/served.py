@@ -10,11 +10,13 @@ from typing import Any
 
 from prefect import Flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import DeploymentScheduleCreate
 from prefect.client.schemas.filters import FlowRunFilter
 from prefect.client.schemas.objects import StateType
+from prefect.client.schemas.responses import DeploymentResponse
 from prefect.deployments.runner import EntrypointType, RunnerDeployment
 from prefect.runner import Runner
-from prefect.schedules import Cron
+from prefect.schedules import Cron, Schedule
 from prefect.states import Crashed
 
 from flows.end_to_end import end_to_end
@@ -23,12 +25,11 @@ from flows.promote import promote
 
 _POLL_SECONDS = 2.0
 _OPEN = (StateType.RUNNING, StateType.PENDING, StateType.CANCELLING)
-# Of a new deployment. Later ones keep the schedules that people gave it on its page.
-_NIGHTLY = {"schedules": [Cron("0 2 * * *", timezone="UTC", active=False)]}
-DEPLOYMENTS: tuple[tuple[Flow[..., Any], str, dict[str, Any]], ...] = (
-    (end_to_end, "demo", _NIGHTLY),
-    (predict, "predict", {}),
-    (promote, "promote", {}),
+_NIGHTLY = Cron("0 2 * * *", timezone="UTC", active=False)
+DEPLOYMENTS: tuple[tuple[Flow[..., Any], str, list[Schedule]], ...] = (
+    (end_to_end, "demo", [_NIGHTLY]),
+    (predict, "predict", []),
+    (promote, "promote", []),
 )
 
 
@@ -37,18 +38,29 @@ def serve(ready: Path) -> None:
     runner = Runner(name="bertsmith", query_seconds=_POLL_SECONDS, pause_on_shutdown=False)
     with get_client(sync_client=True) as client:
         end_lost_runs(client)
-        known = {deployment.name for deployment in client.read_deployments()}
-    for flow, name, options in DEPLOYMENTS:
+        known = {deployment.name: deployment for deployment in client.read_deployments()}
+    for flow, name, schedules in DEPLOYMENTS:
         deployment = flow.to_deployment(
             name,
             entrypoint_type=EntrypointType.MODULE_PATH,
             tags=["bertsmith"],
-            **({} if name in known else options),
+            **(_as_people_left_it(known[name]) if name in known else {"schedules": schedules}),
         )
         assert isinstance(deployment, RunnerDeployment)  # outside of an event loop
         runner.add_deployment(deployment)
     ready.touch()
     asyncio.run(runner.start())
+
+
+def _as_people_left_it(deployment: DeploymentResponse) -> dict[str, Any]:
+    """What a deployment's page changes: serving it again would reset it."""
+    schedules = [
+        DeploymentScheduleCreate(
+            schedule=each.schedule, active=each.active, parameters=each.parameters, slug=each.slug
+        )
+        for each in deployment.schedules
+    ]
+    return {"schedules": schedules, "paused": deployment.paused}
 
 
 def end_lost_runs(client: SyncPrefectClient) -> None:
