@@ -6,8 +6,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from pipelines.artifacts import Artifact
 from pipelines.artifacts.cache import LocalCache
-from pipelines.stages.examples.batches import micro_batches
-from pipelines.stages.examples.reader import ExampleReader
+from pipelines.stages.examples.batches import ExampleReader, micro_batches
 
 
 def test_an_error_is_raised_where_the_shard_is_asked_for_and_not_kept(

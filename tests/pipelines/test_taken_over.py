@@ -24,9 +24,9 @@ from pipelines.stages.examples.stage import build_examples
 from pipelines.stages.pretraining.continuing import continued_model, settings_for
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.vocabulary.encoding import SentenceEncoder
+from pipelines.stages.vocabulary.learning import extended
 from pipelines.stages.vocabulary.settings import VocabularySettings
 from pipelines.stages.vocabulary.stage import build_vocabulary, load_tokenizer
-from pipelines.stages.vocabulary.wordpiece import extended
 from pipelines.training.imported_models import existing_encoder
 
 USER = AddedToken(content="<user>", special=True, normalized=False)

@@ -17,10 +17,14 @@ from pipelines.config.versions import versions_of
 from pipelines.stage import StageContext
 from pipelines.stages.corpus.shards import read_tables
 from pipelines.stages.vocabulary import VOCABULARY
-from pipelines.stages.vocabulary.counting import counted_words
 from pipelines.stages.vocabulary.encoding import SentenceEncoder
+from pipelines.stages.vocabulary.learning import (
+    choose_alphabet,
+    counted_words,
+    extended,
+    learn_tokens,
+)
 from pipelines.stages.vocabulary.settings import VocabularySettings
-from pipelines.stages.vocabulary.wordpiece import choose_alphabet, extended, learn_tokens
 from pipelines.training.imported_models import existing_encoder
 
 Inputs = dict[str, Artifact | str]
