@@ -78,7 +78,7 @@ class Process:
         self._store = store
         self._taken = 0
         self._size = size
-        # By whether it is a rank: ranks that are connected from the start may share memory.
+        # By whether it is a rank.
         self._trained: dict[bool, tuple[PretrainingModel, AdamW]] = {}
         self._batches: list[PretrainingBatch] = random_batches(
             num_sequences, num_batches=NUM_BATCHES
@@ -198,7 +198,7 @@ def main() -> None:
         lines += rows(size, num_sequences, measure(size, arguments))
     lines += [
         "",
-        "Ranks of one thread each, gradients summed in shared memory, bf16, AdamW, dropout; "
+        "Ranks of one thread each, gradients summed by gloo, bf16, AdamW, dropout; "
         "medians of steps, whose variants take turns in the same two processes"
         f"{', each pinned to a core' if arguments.pin else ''}. Weak scaling: one rank's step "
         "over that of two ranks, with a micro-batch each. Strong scaling: a step of both "
