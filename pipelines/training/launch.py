@@ -21,7 +21,7 @@ from pipelines.cluster.connection import (
 from pipelines.cluster.mapping import is_loss, what_to_do
 from pipelines.cluster.node_checks import check_nodes
 from pipelines.config.errors import UserError
-from pipelines.stage import StageContext, send_note
+from pipelines.stage import StageContext
 from pipelines.tracking.address import database_file
 from pipelines.training.arithmetic import wait_for_room
 from pipelines.training.checkpoints import CheckpointFolder, Checkpoints, DamagedCheckpointError
@@ -30,7 +30,6 @@ from pipelines.training.messages import messages_of_workers
 from pipelines.training.placement import (
     Placement,
     check_ranks,
-    cut_short,
     listed,
     room_on_nodes,
     schedule,
@@ -95,8 +94,6 @@ def launched(
         one_thread_each=job.one_thread_each, waited_seconds=waited_seconds,
     )  # fmt: skip
     logger.info("%s, %s", job.stage, placement)
-    if note := cut_short(runtime, job.cut):
-        send_note(context.observe, section, f"{section}: {note}")
     folder = checkpoints.below(job.name)
     with (
         _ended_if_stopped(),

@@ -69,19 +69,6 @@ def least_workers(runtime: RuntimeSettings) -> int:
     )
 
 
-def cut_short(runtime: RuntimeSettings, cut: BatchSplit) -> str:
-    """A note if a step has fewer micro-batches than the end of the range of workers; else empty."""
-    if (
-        not isinstance(runtime.training_workers, tuple)
-        or runtime.training_workers[1] <= cut.num_micro_batches
-    ):
-        return ""
-    return (
-        f"of runtime.training_workers={list(runtime.training_workers)} at most "
-        f"{cut.num_micro_batches} train, since a step has no more micro-batches ({cut.described()})"
-    )
-
-
 def schedule(
     runtime: RuntimeSettings,
     nodes: Sequence[Node],

@@ -10,13 +10,16 @@ two in docs/decisions/0036.
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, model_validator
 from pydantic.functional_validators import WrapValidator
 
 from pipelines.config.settings import Settings
 from pipelines.stage import Observer, send_note
+
+if TYPE_CHECKING:
+    from bert_core.config import EncoderConfig
 
 ENDLESS: Final = 10**9  # steps of a training run whose length is not known yet
 Schedule = Literal["linear", "cosine", "constant", "warmup_stable_decay"]
@@ -141,18 +144,6 @@ class TrainingSettings(Settings):
 Use = Literal["pretraining", "finetuning"]
 
 
-class Shape(Protocol):
-    """The part of an encoder's config that decides its rate."""
-
-    @property
-    def num_layers(self) -> int:
-        """How many layers it has."""
-
-    @property
-    def hidden_size(self) -> int:
-        """How wide they are."""
-
-
 # (BERT-tiny's, BERT-base's). Fine-tuning: Devlin et al. (2019), appendix A.3, has 5e-5 to 2e-5 for
 # base; pretraining: going on, Gururangan et al. (2020) and Sun et al. (2019) have 1e-4 to 5e-5.
 _RATES: Final[Mapping[Use, tuple[float, float]]] = MappingProxyType(
@@ -161,7 +152,7 @@ _RATES: Final[Mapping[Use, tuple[float, float]]] = MappingProxyType(
 _TINY, _BASE = 2 * 128, 12 * 768
 
 
-def automatic_rate(use: Use, encoder: Shape) -> float:
+def automatic_rate(use: Use, encoder: "EncoderConfig") -> float:
     """The peak rate at which `encoder` is pretrained further, or fine-tuned; two digits.
 
     Below BERT-tiny's size it is BERT-tiny's.
@@ -173,18 +164,16 @@ def automatic_rate(use: Use, encoder: Shape) -> float:
 
 
 def resolved_rate(
-    rate: float | Literal["auto"], use: Use, encoder: Shape, observe: Observer
+    rate: float | Literal["auto"], use: Use, encoder: "EncoderConfig", observe: Observer
 ) -> float:
     """`rate`, or what `auto` means for this encoder, with a note to `observe`."""
     if isinstance(rate, float):
         return rate
-    send_note(observe, use, f"{use}: {automatic_rate_note(use, encoder)}")
-    return automatic_rate(use, encoder)
-
-
-def automatic_rate_note(use: Use, encoder: Shape) -> str:
-    """What `auto` means for this encoder, in a phrase."""
-    return (
-        f"learning_rate=auto is {automatic_rate(use, encoder):g} for an encoder of "
-        f"{encoder.num_layers} layers of width {encoder.hidden_size}"
+    automatic = automatic_rate(use, encoder)
+    send_note(
+        observe,
+        use,
+        f"{use}: learning_rate=auto is {automatic:g} for an encoder of {encoder.num_layers} layers "
+        f"of width {encoder.hidden_size}",
     )
+    return automatic

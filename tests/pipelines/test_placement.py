@@ -4,7 +4,7 @@ import pytest
 
 from pipelines.config.errors import UserError
 from pipelines.config.runtime import RuntimeSettings
-from pipelines.training.placement import BatchSplit, Placement, check_ranks, cut_short, schedule
+from pipelines.training.placement import BatchSplit, Placement, check_ranks, schedule
 
 LAPTOP = [{"CPU": 2.0}]
 WORKSTATION = [{"CPU": 16.0}]
@@ -182,12 +182,3 @@ def test_ranks_without_a_micro_batch_are_refused_where_no_cluster_is_known(worke
         assert is_refused
     else:
         assert not is_refused
-
-
-def test_a_range_that_ends_before_what_was_asked_for_is_told():
-    assert cut_short(RuntimeSettings(training_workers=(1, 4)), TWO) == (
-        "of runtime.training_workers=[1, 4] at most 2 train, since a step has no more "
-        "micro-batches (global_batch_size=32, micro_batch_size=16)"
-    )
-    for workers in ("auto", 2, (1, 2)):
-        assert cut_short(RuntimeSettings(training_workers=workers), TWO) == ""
