@@ -11,7 +11,7 @@ from mlflow.entities import Dataset, DatasetInput, InputTag, Metric
 from pipelines.artifacts import Artifact, Draft
 from pipelines.config.errors import UserError, redacted
 from pipelines.stage import StageContext
-from pipelines.tracking.tracker import Tracker, now_ms
+from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker, now_ms
 from pipelines.tracking.transient import tracker_errors
 from pipelines.training.saving import HISTORY_FILE
 
@@ -103,9 +103,11 @@ def finish_run(artifact: Artifact, context: StageContext) -> None:
     errors: tuple[type[Exception], ...] = (UserError, *tracker_errors())
     try:
         client = tracker.client()
-        run_id = tracker.find_run(artifact.fingerprint)
-        if run_id is None or client.get_run(run_id).info.status == "FINISHED":
+        recording = f"tags.`{FINGERPRINT_TAG}` = '{artifact.fingerprint}'"
+        newest = client.search_runs([tracker.experiment_id()], recording, max_results=1)
+        if not newest or newest[0].info.status == "FINISHED":
             return
+        run_id = newest[0].info.run_id
         history = json.loads(artifact.local(HISTORY_FILE).read_text())
         points = list(_missing_points(tracker, run_id, history))
         for first in range(0, len(points), _POINTS_A_CALL):

@@ -107,9 +107,9 @@ def test_what_names_the_artifact_is_what_trains_where_ray_and_torch_disagree(
     cut = BatchSplit(section="pretraining", global_batch_size=8, micro_batch_size=4)
     if torch_sees:
         with pytest.raises(UserError, match="with 1 CPU and a GPU"):
-            schedule(bound.ranks, nodes, cut, one_thread_each=False)
+            schedule(bound.runtime, nodes, cut, one_thread_each=False)
     else:
-        assert not schedule(bound.ranks, nodes, cut, one_thread_each=False).use_gpu
+        assert not schedule(bound.runtime, nodes, cut, one_thread_each=False).use_gpu
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

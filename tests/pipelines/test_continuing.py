@@ -158,7 +158,7 @@ def test_words_of_the_corpus_become_tokens_at_the_end(folder, source, small_corp
         assert [tokenizer.tokens[index] for index in tokenizer.encode(word)] == [word]
     heldout = vocabulary.statistics["heldout"], vocabulary.statistics["heldout_before"]
     assert heldout[0]["tokens_per_word"] < heldout[1]["tokens_per_word"]
-    alone = replace(small_context, num_workers=1)
+    alone = replace(small_context, runtime=RuntimeSettings(num_workers=1))
     assert build_vocabulary(settings, small_corpus, alone).fingerprint == vocabulary.fingerprint
     encoder = existing_encoder(str(folder), small_context)
     examples = examples_in(vocabulary, small_corpus, small_context)

@@ -51,7 +51,9 @@ def test_a_short_example_depends_on_no_worker(
 
     from pipelines.artifacts import ArtifactStore
 
-    alone = replace(small_context, store=ArtifactStore(tmp_path), num_workers=1)
+    alone = replace(
+        small_context, store=ArtifactStore(tmp_path), runtime=RuntimeSettings(num_workers=1)
+    )
     settings = ExampleSettings.model_validate(examples.manifest.settings)
     again = build_examples(settings, small_corpus, small_vocabulary, alone)
     assert again.names("short-") == examples.names("short-")
