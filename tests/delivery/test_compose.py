@@ -188,3 +188,14 @@ def test_no_node_waits_for_an_agent_to_choose_a_port() -> None:
         told = dict(re.findall(r"--([a-z-]+-port)=(\d+)", " ".join(words)))
         assert set(told) >= AGENT_PORTS
         assert len({told[name] for name in AGENT_PORTS}) == len(AGENT_PORTS)
+
+
+def test_automations_are_as_prefect_takes_them_and_change_no_run() -> None:
+    """While Prefect's server is away healthy runs look silent: a person decides."""
+    from prefect.events.schemas.automations import AutomationCore
+
+    declared = yaml.safe_load((INFRA / "automations.yaml").read_text())["automations"]
+    assert len(declared) == 4
+    for each in declared:
+        automation = AutomationCore.model_validate(each)
+        assert [action.type for action in automation.actions] == ["send-notification"]
