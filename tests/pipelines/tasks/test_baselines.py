@@ -180,7 +180,7 @@ def test_cosines_follow_shared_words_and_shared_tokens(encoder: Path) -> None:
 
 
 def test_naming_the_families_imports_no_learner() -> None:
-    asked = "import sys, pipelines.recipes.models, pipelines.tasks as tasks\n" + "".join(
+    asked = "import sys, pipelines.recipes.recipe, pipelines.tasks as tasks\n" + "".join(
         f"tasks.family({name!r})\n" for name in family_names()
     )
     subprocess.run(
