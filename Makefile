@@ -3,14 +3,13 @@
 PYTHON ?= python3
 INSTALLED := .venv/installed
 
-.PHONY: help run test quick test-slow test-platform test-gpu bench-gpu docs lint style types up down clean
+.PHONY: help run test quick test-slow test-gpu bench-gpu docs lint style types up down clean
 .PHONY: dist notices sbom audit image-check
 
 help:
 	@echo "make run        raw text to a registered, fine-tuned BERT: the demo recipe"
 	@echo "make test       lint, import contracts, types and the quick tests"
 	@echo "make test-slow  the long tests: kills, servers, whole runs"
-	@echo "make test-platform  a whole platform of real servers, each part of which fails once"
 	@echo "make test-gpu   the tests marked gpu, and parity on the card; uses PYTHON's own torch if it has one"
 	@echo "make bench-gpu  pretraining steps on the card against the usual stack; the same"
 	@echo "make docs       the documentation as a site, in build/docs; EXECUTE=off runs no notebook"
@@ -37,16 +36,10 @@ test: style
 	@$(MAKE) --no-print-directory --jobs=2 types quick
 
 quick: $(INSTALLED)
-	.venv/bin/python -m pytest -q -n 2 -m "not slow and not platform"
+	.venv/bin/python -m pytest -q -n 2 -m "not slow"
 
 test-slow: $(INSTALLED)
-	.venv/bin/python -m pytest -q -m "slow and not platform"
-
-# Servers from Debian's packages (postgresql, ceph-mon, ceph-osd, radosgw, …); missing ones are named.
-test-platform: $(INSTALLED)
-	.venv/bin/python -c 'import psycopg2' 2>/dev/null || .venv/bin/python -m pip install --quiet \
-		--constraint constraints.txt --editable '.[servers]'
-	.venv/bin/python -m pytest -q -m platform tests/platform
+	.venv/bin/python -m pytest -q -m slow
 
 # A machine with a GPU has its own torch, which is used if PYTHON has it. The look-up happens once, on
 # first use.

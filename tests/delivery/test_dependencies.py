@@ -23,15 +23,14 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "bert_core": ("onnx",),
     "pipelines": ("documents",),
     "flows": (),
-    "tests": ("test",),
-    "benchmarks": ("test", "onnx", "servers", "benchmarks"),
+    "tests": ("test", "onnx"),
+    "benchmarks": ("test", "onnx", "benchmarks"),
     "docs": ("docs",),
 }
 SHIPPED = ("bert_core", "pipelines", "flows")
 OURS = {*EXTRAS, *(path.stem for path in (ROOT / "benchmarks").rglob("*.py"))}
 # fsspec imports s3fs for addresses of S3, whose errors are known by name, and a reader of .zst.
 NAMED_BY_OTHERS = {"aiohttp", "backports-zstd", "botocore", "s3fs"}
-NOT_INSTALLED = {"psycopg2": ["psycopg2-binary"]}  # `make test-platform` does
 
 _SERVER = "MLflow behind a password: pipelines/tracking/guard.py"
 # What no library promises to keep, and which part of ours stands on it.
@@ -95,9 +94,7 @@ _bringing = cache(packages_distributions)  # reads what is installed, which take
 
 def distributions(library: str) -> set[str]:
     """Those that bring it."""
-    return {
-        canonicalize_name(name) for name in (_bringing() | NOT_INSTALLED).get(library, [library])
-    }
+    return {canonicalize_name(name) for name in _bringing().get(library, [library])}
 
 
 @pytest.mark.parametrize("package", EXTRAS)

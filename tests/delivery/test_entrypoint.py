@@ -129,7 +129,7 @@ def test_a_container_that_is_told_to_go_goes(
 
 @pytest.mark.slow
 def test_a_node_of_ray_that_is_killed_takes_the_command_along() -> None:
-    from benchmarks.raylets import Raylets, raylets
+    from tests.integration.raylets import Raylets, raylets
 
     def begun(cluster: Raylets) -> "subprocess.Popen[str]":
         """The command and its node; on a busy machine a raylet may give up, and another starts."""

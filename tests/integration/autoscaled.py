@@ -20,7 +20,7 @@ from ray.autoscaler._private.fake_multi_node.node_provider import (
 )
 from ray.autoscaler.tags import TAG_RAY_USER_NODE_TYPE
 
-from benchmarks.raylets import Node, Raylets, raylets, start_node
+from tests.integration.raylets import Node, Raylets, raylets, start_node
 
 _COMMANDS = (
     "initialization", "setup", "head_setup", "worker_setup", "head_start_ray", "worker_start_ray",

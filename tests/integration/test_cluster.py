@@ -11,15 +11,15 @@ from typing import Any
 import boto3
 import pytest
 
-from benchmarks.raylets import Raylets, raylets
-from benchmarks.recorded_training import (
+from tests.integration.object_stores import BUCKET, keys_below, s3_server
+from tests.integration.raylets import Raylets, raylets
+from tests.integration.recorded_training import (
     Outcome,
     TrainingRun,
     batches_by_step,
     step_starts,
     wait_for_step,
 )
-from tests.integration.object_stores import BUCKET, keys_below, s3_server
 from tests.pipelines.small_data import invented_text
 
 pytestmark = pytest.mark.slow

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.elastic import changing, fixed, largest_difference, same_batches, settings
 from pipelines.artifacts import Artifact
+from tests.integration.elastic import changing, fixed, largest_difference, same_batches, settings
 
 pytestmark = pytest.mark.slow
 

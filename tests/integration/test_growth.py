@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.alternating import ROOT
-from benchmarks.elastic import settings
-from benchmarks.raylets import Raylets
-from benchmarks.recorded_training import Outcome, TrainingRun, step_starts
 from pipelines.artifacts import Artifact
 from tests.integration.autoscaled import autoscaled
+from tests.integration.elastic import settings
+from tests.integration.raylets import Raylets
+from tests.integration.recorded_training import ROOT, Outcome, TrainingRun, step_starts
 
 pytestmark = pytest.mark.slow
 

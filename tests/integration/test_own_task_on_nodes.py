@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from benchmarks.alternating import ROOT
-from benchmarks.raylets import raylets
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.state import save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from tests.integration.object_stores import BUCKET, keys_below, s3_server
+from tests.integration.raylets import raylets
+from tests.integration.recorded_training import ROOT
 from tests.pipelines.tasks.letters import CONFIG, TOKENS
 from tests.pipelines.tasks.own_task import ranking, write_rows
 

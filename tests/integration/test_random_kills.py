@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.faults import disturbed, plan, settings
 from pipelines.artifacts import Artifact
+from tests.integration.faults import disturbed, plan, settings
 
 pytestmark = pytest.mark.slow
 

@@ -1,32 +1,30 @@
 """Pretraining that is killed repeatedly ends like an uninterrupted run, bit for bit.
 
-    python benchmarks/faults.py                    # twenty kills: about ten minutes
-    python benchmarks/faults.py --kills 6 --seed 1
-
-Two workers of one thread each on two nodes, which are separate raylets (`benchmarks/raylets.py`).
+Two workers of one thread each on two nodes, which are separate raylets (`raylets.py`).
 SIGKILL goes to a worker, the driver (which is started again) or a node's raylet (another node
 joins), at random times drawn from the seed, some of them while a checkpoint is written.
 """
 
-import argparse
 import os
 import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from benchmarks.alternating import report
-from benchmarks.fault_data import SETTINGS, build_data
-from benchmarks.raylets import Raylets, raylets
-from benchmarks.recorded_training import Outcome, StepStart, TrainingRun, step_starts, wait_for_step
+from tests.integration.raylets import Raylets, raylets
+from tests.integration.recorded_training import (
+    SETTINGS,
+    Outcome,
+    StepStart,
+    TrainingRun,
+    step_starts,
+    wait_for_step,
+)
 
 Victim = Literal["worker", "driver", "node"]
 # For every ten kills: who is killed, and whether while a checkpoint is written or at any time.
@@ -192,45 +190,3 @@ def _training(data: dict[str, str], folder: Path, num_kills: int) -> TrainingRun
         **data, store=str(folder / "store"), record=str(folder / "notes"), workers=2,
         settings=settings(num_kills),
     )  # fmt: skip
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        data = build_data(Path(name) / "data")
-        kills = plan(arguments.kills, arguments.seed)
-        alone, killed, recoveries = disturbed(data, Path(name), kills)
-    lines = [
-        "| killed | last step | while a checkpoint was written | resumed at step "
-        "| time to first step | of it, process ready |",
-        "|---|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| {r.kill.victim} | {r.last_step} | {'yes' if r.was_writing else 'no'} | {r.resumed_at} "
-        f"| {r.seconds:.1f} s | {r.ready_seconds:.1f} s |"
-        for r in recoveries
-    ]
-    is_same = {
-        "every logged figure": alone.history == killed.history,
-        "the final weights": alone.weights == killed.weights,
-    }
-    lines += ["", "| identical to the run without kills, bit for bit | |", "|---|---|"]
-    lines += [f"| {what} | {'yes' if same else 'NO'} |" for what, same in is_same.items()]
-    lines += [
-        "",
-        f"{len(alone.history)} points of the curve were compared, and the SHA-256 of the weights "
-        f"({killed.weights[:16]}…). BERT-tiny in float32 on two workers of one thread each, with "
-        "dropout, masks redrawn in each epoch, next sentence prediction and ragged batches; a "
-        f"checkpoint every 10 steps. SIGKILL, seed {arguments.seed}; the driver is started again "
-        "at once, and a new node replaces a lost one. All nodes share a machine with two cores.",
-    ]
-    report("faults", f"A training run that is killed {arguments.kills} times", lines, {})
-    if not all(is_same.values()):
-        sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()

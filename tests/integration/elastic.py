@@ -1,26 +1,18 @@
 """Pretraining on 1, 2 and 4 workers, and on 2, then 1, then 2, as nodes leave and join.
 
-    python benchmarks/elastic.py                   # about five minutes
-
-Nodes are separate raylets on this machine (`benchmarks/raylets.py`); one gets SIGKILL in the middle
+Nodes are separate raylets on this machine (`raylets.py`); one gets SIGKILL in the middle
 of a step, another one joins later. Every worker records its micro-batches of each step.
 """
 
-import argparse
-import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from benchmarks.alternating import report
-from benchmarks.fault_data import SETTINGS, build_data
-from benchmarks.raylets import raylets
-from benchmarks.recorded_training import (
+from tests.integration.raylets import raylets
+from tests.integration.recorded_training import (
+    SETTINGS,
     Outcome,
     StepStart,
     TrainingRun,
@@ -120,48 +112,3 @@ def largest_difference(run: Run, other: Run) -> float:
 def same_batches(run: Run, other: Run) -> bool:
     """Whether each micro-batch of each step was always the same, whichever worker got it."""
     return batches_by_step(run.starts) == batches_by_step(other.starts)
-
-
-def main() -> None:
-    argparse.ArgumentParser(description=__doc__.partition("\n")[0]).parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        data = build_data(folder / "data")
-        runs: dict[Any, Run] = dict(fixed(data, folder, NUM_STEPS, [1, 2, 4]).items())
-        runs["2, 1, 2"], changes = changing(data, folder, NUM_STEPS)
-    lines = [
-        "| workers | steps | same examples and masks as with 1 | largest loss difference "
-        "| resumed from |",
-        "|---|---|---|---|---|",
-    ]
-    for workers, run in runs.items():
-        same = "yes" if same_batches(run, runs[1]) else "NO"
-        resumed = ", ".join(map(str, run.outcome.resumed_from)) or "-"
-        lines.append(
-            f"| {workers} | {len(run.outcome.losses())} | {same} "
-            f"| {largest_difference(run, runs[1]):.0e} | {resumed} |"
-        )
-    lines += [
-        "",
-        "| event | last step before | workers after | first step after | time to first step |",
-        "|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| {c.what} | {c.last_step} | {c.num_ranks} | {c.resumed_at} | {c.seconds:.1f} s |"
-        for c in changes
-    ]
-    lines += [
-        "",
-        "BERT-tiny in float32 with dropout, masks redrawn in each epoch, next sentence prediction "
-        "and ragged batches; a checkpoint every 10 steps; workers of one thread each. Differences "
-        "are relative, and the largest of all steps. Examples and masks are compared by digests of "
-        "all tensors of each micro-batch that any worker started a step with. The lost node's "
-        "raylet gets SIGKILL during a step; seconds are from the kill, or from the start of the "
-        "new node, to the first step with the new number of workers. All nodes share a machine "
-        "with two cores.",
-    ]
-    report("elastic", "A training run whose workers leave and join", lines, {})
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""Ray nodes on one machine, as separate as possible, for tests and fault benchmarks.
+"""Ray nodes on one machine, as separate as possible.
 
 Each node is a separate raylet with its own loopback address, home, cache and temporary folders. A
 node is lost when its raylet gets SIGKILL; another one may join at any time.
@@ -18,14 +18,12 @@ from pathlib import Path
 
 import psutil
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from benchmarks.alternating import ROOT
 from flows.services.health import free_port
 from pipelines.cluster import connection  # sets the environment of Ray's processes
 
 assert connection
 
+ROOT = Path(__file__).parents[2]
 _OBJECT_STORE_BYTES = 80 * 2**20
 _START_SECONDS = 330.0
 _LOST_SECONDS = 60.0

@@ -1,6 +1,6 @@
 """Pretraining whose workers record each step: when, which worker, and which micro-batches.
 
-    python benchmarks/recorded_training.py '{"data": "...", "store": "...", ...}'
+    python tests/integration/recorded_training.py '{"data": "...", "store": "...", ...}'
 
 The training run is the normal one (`build_encoder`); only the iterator of micro-batches is wrapped.
 A worker appends a line to its own file when it starts a step, so that the steps of a killed worker
@@ -21,9 +21,6 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from benchmarks.alternating import ROOT
 from bert_core.batch import Batch
 from pipelines.artifacts import ArtifactStore
 from pipelines.config.runtime import RuntimeSettings
@@ -32,7 +29,20 @@ from pipelines.stages.pretraining import stage
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.training import Pretraining, PretrainingJob
 
+ROOT = Path(__file__).parents[2]
 _HURRY_FILE = "hurry"
+# Everything that could differ after resuming is on: masks redrawn in each epoch (the default),
+# dropout (the default), next sentence prediction, ragged batches, a logged loss for each step.
+SETTINGS: dict[str, Any] = {
+    "size": "tiny",
+    "global_batch_size": 16,
+    "micro_batch_size": 4,
+    "log_every_steps": 1,
+    "evaluate_every_steps": 100,
+    "evaluation_examples": 64,
+    "final_evaluation_examples": 64,
+    "precision": "float32",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +229,7 @@ def main() -> None:
         weights=encoder.manifest.files["model.safetensors"].sha256,
         resumed_from=encoder.statistics["resumed_from"],
     )
-    print(json.dumps(asdict(outcome)))
+    sys.stdout.write(json.dumps(asdict(outcome)) + "\n")
 
 
 if __name__ == "__main__":
