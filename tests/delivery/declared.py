@@ -25,13 +25,6 @@ ENTRYPOINT = "/usr/local/bin/entrypoint"
 _AWS = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION"}
 _PREFECT_KUBERNETES = "PREFECT_INTEGRATIONS_KUBERNETES_"  # settings of its worker's package
 
-# A node of Ray waits fifteen seconds for each agent that chooses its port, and ends where one is
-# late (ray issue 65983): every node gets all of them.
-AGENT_PORTS = frozenset({
-    "metrics-export-port", "dashboard-agent-listen-port", "dashboard-agent-grpc-port",
-    "runtime-env-agent-port",
-})  # fmt: skip
-
 
 def is_command(words: Sequence[str]) -> bool:
     """Whether the image can run `words`: a program, what it is asked for, and its options.

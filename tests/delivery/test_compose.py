@@ -1,10 +1,8 @@
 """The composition of services: its schema, and that what it names is there."""
 
-import os
 import re
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,6 @@ import yaml
 from pipelines.training.launch import PATIENCE_SECONDS
 from tests.delivery.composition import COMPOSE, read, written
 from tests.delivery.declared import (
-    AGENT_PORTS,
     ENTRYPOINT,
     INFRA,
     ROOT,
@@ -117,45 +114,6 @@ def test_commands_of_the_runbooks_are_there(ours: dict[str, Any]) -> None:
         assert is_command([*ours[name]["entrypoint"][1:], *words.split()]), words
 
 
-def test_no_command_of_the_runbooks_takes_the_gpus_away() -> None:
-    pages = {name: (ROOT / "docs" / name).read_text() for name in ("deploying.md", "operations.md")}
-    for text in pages.values():  # each file that is named stands in for all of COMPOSE_FILE
-        assert not re.search(r"docker compose (--file|-f)", text)
-        assert "COMPOSE_FILE" in text
-    exported = re.findall(r"^export COMPOSE_FILE=(\S+)", pages["deploying.md"], re.MULTILINE)
-    files = [[each.replace("$PWD", str(ROOT)) for each in line.split(":")] for line in exported]
-    assert files == [[str(COMPOSE)], [str(COMPOSE), str(OF_GPUS)]]
-
-
-def test_a_backup_is_written_for_its_owner_alone(tmp_path: Path) -> None:
-    runbook = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
-    dumps = [each for each in re.findall(r"```\n(.*?)```", runbook, re.DOTALL) if "pg_dump" in each]
-    assert len(dumps) == 2
-    assert all(each.startswith("umask 077") for each in dumps)
-    (script,) = re.findall(r'sh -c "(.*tar --create.*)"$', runbook, re.MULTILINE)
-    (tmp_path / "from").mkdir()
-    script = script.replace("/to/", f"{tmp_path}/").replace("/from", f"{tmp_path}/from")
-    # The container has a umask of its own.
-    subprocess.run(
-        ["sh", "-c", script], env={**os.environ, "volume": "s3"}, umask=0o022, check=True
-    )
-    assert (tmp_path / "s3.tar.gz").stat().st_mode & 0o777 == 0o600
-
-
-def test_postgresql_has_the_password_that_a_restore_brings_back() -> None:
-    runbook = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8").replace(" \\\n   ", "")
-    changed = re.findall(r"docker compose exec -T postgres .*ALTER ROLE[^\n`]*", runbook)
-    assert len(changed) == 2  # rotation and restore
-    assert len(set(changed)) == 1
-    (restored,) = (
-        each
-        for each in re.findall(r"```\n(.*?)```", runbook, re.DOTALL)
-        if "pg_restore --u" in each
-    )
-    order = [restored.index(each) for each in ("pg_isready", "ALTER ROLE", "dropdb", "pg_restore")]
-    assert order == sorted(order)
-
-
 def test_files_and_volumes_are_there(composition: dict[str, Any]) -> None:
     mounted = [
         mount
@@ -169,25 +127,6 @@ def test_files_and_volumes_are_there(composition: dict[str, Any]) -> None:
         else:
             assert source in composition["volumes"], mount
     assert {mount.split(":")[0] for mount in mounted} >= set(composition["volumes"])
-
-
-def test_modules_of_commands_have_no_other_name() -> None:
-    named = re.findall(r"(?:flows|pipelines)(?:\.\w+)+", COMPOSE.read_text())
-    assert named
-    for name in named:
-        assert find_spec(name) is not None, name
-
-
-def test_no_node_waits_for_an_agent_to_choose_a_port() -> None:
-    services = read(COMPOSE)["services"].values()
-    starts = [
-        each["command"] for each in services if each.get("command", [])[:2] == ["ray", "start"]
-    ]
-    assert len(starts) == 2
-    for words in [*starts, (INFRA / "entrypoint.sh").read_text().split()]:
-        told = dict(re.findall(r"--([a-z-]+-port)=(\d+)", " ".join(words)))
-        assert set(told) >= AGENT_PORTS
-        assert len({told[name] for name in AGENT_PORTS}) == len(AGENT_PORTS)
 
 
 def test_automations_are_as_prefect_takes_them_and_change_no_run() -> None:

@@ -9,27 +9,6 @@ from typing import Any
 from tests.delivery.composition import written
 
 
-def test_services_and_ports_that_variables_name_are_there(
-    composition: dict[str, Any], ours: dict[str, Any]
-) -> None:
-    services = composition["services"]
-    for name, service in ours.items():
-        for value in service.get("environment", {}).values():
-            for host, port in re.findall(r"(?:^|//)([a-z-]+):(\d+)", str(value)):
-                assert listens(services[host], int(port)), f"{name} asks {host}:{port}"
-        if service["healthcheck"] != {"disable": True}:
-            url = service["healthcheck"]["test"][-1]
-            assert listens(service, int(url.split(":")[2].partition("/")[0])), f"{name}: {url}"
-
-
-def listens(service: dict[str, Any], port: int) -> bool:
-    """Whether its command or environment names the port, or it is known to the program."""
-    own = service.get("environment", {})
-    said = [*map(str, service.get("command", [])), *map(str, own.values())]
-    known = {52365} if "ray" in said else set()  # where every node's agent answers
-    return port in known or any(str(port) in re.findall(r"\d+", text) for text in said)
-
-
 def test_pages_are_on_the_loopback_and_servers_have_no_door(composition: dict[str, Any]) -> None:
     opened = {}
     for name, service in composition["services"].items():

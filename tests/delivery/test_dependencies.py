@@ -5,11 +5,8 @@ import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from importlib import import_module
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -158,33 +155,6 @@ def test_every_private_name_of_another_library_is_known() -> None:
         name for tree in sources for name in imported(tree) if name.startswith(UNDOCUMENTED)
     }
     assert undocumented == {name for name in PRIVATE if name.startswith(UNDOCUMENTED)}
-
-
-@pytest.mark.filterwarnings("ignore:starlette.middleware.wsgi is deprecated")  # MLflow's server
-@pytest.mark.parametrize("name", PRIVATE)
-def test_a_private_name_is_there(name: str) -> None:
-    found: Any = None
-    for word in name.split("."):
-        found = import_module(word) if found is None else _part(found, word)
-        assert found is not None, (
-            f"{name} is gone from {_installed(name)}: look what took its place, mend "
-            f"{PRIVATE[name]}, and then raise the bound in pyproject.toml"
-        )
-
-
-def _part(whole: Any, word: str) -> Any:
-    """An attribute, or a module that nothing has imported yet; None where there is neither."""
-    if hasattr(whole, word) or not isinstance(whole, ModuleType):
-        return getattr(whole, word, None)
-    try:
-        return import_module(f"{whole.__name__}.{word}")
-    except ImportError:
-        return None
-
-
-def _installed(name: str) -> str:
-    library = name.partition(".")[0]
-    return f"{library} {version(library)}"
 
 
 @pytest.mark.parametrize("library", sorted({name.partition(".")[0] for name in PRIVATE}))

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.recipes.files import read_recipe
 from tests.delivery.composition import COMPOSE, read
 from tests.delivery.declared import ROOT, as_prefect_takes_them, foreign_names, is_command
 from tests.delivery.pages import blocks, mentions, name_of, typed_lines, user_pages
@@ -72,27 +71,6 @@ def test_commands_are_found_wherever_they_stand() -> None:
 )  # fmt: skip
 def test_a_command_or_option_that_is_none_is_noticed(words: str) -> None:
     assert not is_command(words.split())
-
-
-def test_what_the_readme_changes_of_the_demo_changes_its_training() -> None:
-    before = read_recipe("demo")
-    changes = re.findall(r"run demo --set (\S+)", (ROOT / "README.md").read_text(encoding="utf-8"))
-    assert changes
-    for change in changes:
-        after = read_recipe("demo", [change])
-        rates = [
-            recipe.pretraining.masking_at(0, recipe.examples.masking_config())
-            for recipe in (before, after)
-        ]
-        assert rates[0] != rates[1], change
-
-
-def test_your_own_text_speaks_of_the_models_that_it_registers() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (section,) = re.findall(r"^## Your own text$(.*?)^## ", readme, re.MULTILINE | re.DOTALL)
-    names = read_recipe("own-text").registration
-    spoken_of = set(re.findall(r"\b[a-z-]+-(?:encoder|classifier)\b(?=[@ ])", section))
-    assert {names.encoder_name, names.classifier_name} == spoken_of - {"my-encoder"}
 
 
 def installation() -> list[str]:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import yaml
 
-from flows.environment import DEFAULTS
 from flows.services.first_start import make_credentials
 from tests.delivery.declared import ENTRYPOINT, INFRA, ROOT, foreign_names, is_command
 
@@ -42,11 +41,6 @@ def test_its_variables_mean_something() -> None:
     theirs = {"PATH", "PYTHONUNBUFFERED", "DO_NOT_TRACK"}
     assert {"BERTSMITH_HOME", *theirs} <= set(variables)
     assert not foreign_names(set(variables) - theirs)
-
-
-def test_what_our_commands_set_for_themselves_is_set_for_every_program() -> None:
-    said = dict(re.findall(r"^(?:ENV)?\s+([A-Z_]+)=(\S+)", LAST_STAGE, flags=re.MULTILINE))
-    assert {name: said.get(name) for name in DEFAULTS} == DEFAULTS
 
 
 def test_it_runs_as_nobody_special_and_says_whether_it_is_well() -> None:
@@ -99,9 +93,3 @@ def test_it_is_called_by_the_version_of_the_project_wherever_it_is_named() -> No
         "infra/kubernetes/overlays/example/kustomization.yaml",
         "infra/kubernetes/overlays/gpu/kustomization.yaml",
     }
-
-
-def test_no_pipe_of_its_check_is_closed_before_all_is_said() -> None:
-    script = (INFRA / "check-image.sh").read_text(encoding="utf-8")
-    assert "set -euo pipefail" in script  # who writes to a closed pipe ends the script, or does not
-    assert not re.findall(r"\| *(?:head|grep -\w*[qm])\b.*", script)

@@ -38,11 +38,6 @@ def test_kubernetes_takes_every_object(overlay: list[Manifest], version: str) ->
         kubernetes_validate.validate(pod, version, strict=True)
 
 
-def test_one_image_everywhere_and_for_runs(overlay: list[Manifest]) -> None:
-    images = {each["image"] for _, pod in pod_templates(overlay) for each in containers(pod)}
-    assert images == {work_pool(overlay)["variables"]["properties"]["image"]["default"]}
-
-
 def test_every_role_is_a_command_of_the_image(overlay: list[Manifest]) -> None:
     for name, template in pod_templates(overlay):
         for each in containers(template):
@@ -98,46 +93,6 @@ def test_ports_that_are_named_are_open(overlay: list[Manifest]) -> None:
             assert {port["port"] for port in rule.get("ports", ())} <= named
 
 
-def test_a_volume_for_one_node_is_let_go_before_the_next_pod_asks_for_it(
-    overlay: list[Manifest],
-) -> None:
-    claims = of_kind(overlay, "PersistentVolumeClaim")
-    holders = [
-        each for each in of_kind(overlay, "Deployment").values()
-        for volume in each["spec"]["template"]["spec"].get("volumes", ())
-        if "persistentVolumeClaim" in volume
-        and claims[volume["persistentVolumeClaim"]["claimName"]]["spec"]["accessModes"]
-        == ["ReadWriteOnce"]
-    ]  # fmt: skip
-    assert [each["spec"]["strategy"] for each in holders] == [{"type": "Recreate"}]
-
-
-def test_mlflow_starts_alone_on_a_database_that_was_migrated(overlay: list[Manifest]) -> None:
-    server = of_kind(overlay, "Deployment")["mlflow"]["spec"]
-    assert server["strategy"] == {"type": "Recreate"}
-    (first,) = server["template"]["spec"]["initContainers"]
-    assert "mlflow db upgrade" in first["args"][-1]
-    assert {"secretRef": {"name": "bertsmith-servers"}} in first["envFrom"]
-
-
-def test_late_answers_end_no_server(overlay: list[Manifest]) -> None:
-    probes = ("startupProbe", "readinessProbe", "livenessProbe")
-    asked = [
-        (name, each[probe])
-        for name, template in pod_templates(overlay)
-        for each in containers(template)
-        for probe in probes if probe in each
-    ]  # fmt: skip
-    assert len(asked) >= 10
-    for name, probe in asked:
-        assert probe.get("timeoutSeconds", 1) >= 5, name
-    for name in ("prefect", "mlflow"):  # what a migration of the database takes
-        server = of_kind(overlay, "Deployment")[name]["spec"]["template"]["spec"]["containers"][0]
-        start = server["startupProbe"]
-        assert start.get("periodSeconds", 10) * start["failureThreshold"] >= 300
-        assert start["httpGet"] == server["livenessProbe"]["httpGet"]
-
-
 def test_policies_and_budgets_choose_pods_that_are_there(overlay: list[Manifest]) -> None:
     labels = [template["metadata"]["labels"] for _, template in pod_templates(overlay)]
     chosen = [
@@ -148,30 +103,6 @@ def test_policies_and_budgets_choose_pods_that_are_there(overlay: list[Manifest]
     assert len(chosen) == 5
     for kind, selector in chosen:
         assert not selector or any(chooses(selector, each) for each in labels), f"{kind} {selector}"
-
-
-@pytest.mark.parametrize("name", ["kuberay-operator", "kuberay"], ids=["chart", "manifests"])
-def test_kuberays_operator_is_let_in_however_it_was_installed(
-    overlay: list[Manifest], name: str
-) -> None:
-    operator = {
-        "app.kubernetes.io/name": name, "app.kubernetes.io/component": "kuberay-operator",
-    }  # fmt: skip
-    (rule,) = of_kind(overlay, "NetworkPolicy")["ray-operator"]["spec"]["ingress"]
-    assert [each for each in rule["from"] if chooses(each["podSelector"], operator)]
-
-
-def test_no_budget_keeps_the_last_worker_where_it_is(overlay: list[Manifest]) -> None:
-    (cluster,) = of_kind(overlay, "RayCluster").values()
-    groups = cluster["spec"]["workerGroupSpecs"]
-    for name, budget in of_kind(overlay, "PodDisruptionBudget").items():
-        chosen = [
-            group["minReplicas"]
-            for group in groups
-            if chooses(budget["spec"]["selector"], group["template"]["metadata"]["labels"])
-        ]
-        # At rest there are no more than these, and a drain would wait for ever.
-        assert not chosen or sum(chosen) > budget["spec"]["minAvailable"], name
 
 
 def typed(page: Path) -> list[list[str]]:

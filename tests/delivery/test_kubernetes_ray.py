@@ -1,6 +1,5 @@
 """Ray in Kubernetes: its cluster, its nodes' settings, and a run as a RayJob."""
 
-import re
 import shlex
 from pathlib import Path
 
@@ -8,8 +7,8 @@ import pytest
 import yaml
 
 from pipelines.config.runtime import RuntimeSettings
-from tests.delivery.declared import AGENT_PORTS, INFRA, KUBERNETES, is_command
-from tests.delivery.overlays import Manifest, containers, of_kind, pod_templates, work_pool
+from tests.delivery.declared import KUBERNETES, is_command
+from tests.delivery.overlays import Manifest, containers, of_kind, work_pool
 
 
 def test_rays_own_autoscaler_reads_the_cluster(overlay: list[Manifest]) -> None:
@@ -49,46 +48,6 @@ def test_a_training_waits_for_nodes_of_groups_that_stand_at_none(
         idle = cluster["spec"]["autoscalerOptions"]["idleTimeoutSeconds"]
         assert ranks.wait_for_nodes_seconds > max(600, idle)
         monkeypatch.delenv("BERTSMITH_WAIT_FOR_NODES_SECONDS")
-
-
-def test_every_node_of_ray_is_asked_where_it_answers_without_the_token(
-    overlay: list[Manifest],
-) -> None:
-    from ray._private.ray_constants import DEFAULT_DASHBOARD_AGENT_LISTEN_PORT
-    from ray.dashboard.http_server_agent import PUBLIC_EXACT_PATHS
-
-    nodes = [template for name, template in pod_templates(overlay) if "RayCluster" in name]
-    assert len(nodes) >= 2
-    for template in nodes:
-        (container,) = containers(template)
-        ports = {each["name"]: each["containerPort"] for each in container["ports"]}
-        for probe in ("readinessProbe", "livenessProbe"):
-            asked = container[probe]["httpGet"]
-            assert asked["path"] in PUBLIC_EXACT_PATHS
-            assert ports[asked["port"]] == DEFAULT_DASHBOARD_AGENT_LISTEN_PORT
-
-
-def test_rays_objects_find_room_in_shared_memory(overlay: list[Manifest]) -> None:
-    (cluster,) = of_kind(overlay, "RayCluster").values()
-    groups = [cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]]
-    asked = [(int(g["rayStartParams"]["object-store-memory"]), g["template"]) for g in groups]
-    # A flow run's own node is started by the entry point.
-    job = work_pool(overlay)["job_configuration"]["job_manifest"]["spec"]["template"]
-    (driver,) = re.findall(r"--object-store-memory=(\d+)", (INFRA / "entrypoint.sh").read_text())
-    for size, template in [*asked, (int(driver), job)]:
-        (limit,) = (
-            each["emptyDir"]["sizeLimit"]
-            for each in template["spec"]["volumes"] if each["name"] == "shared-memory"
-        )  # fmt: skip
-        assert size < int(limit.removesuffix("Gi")) * 2**30
-
-
-def test_no_node_waits_for_an_agent_to_choose_a_port(overlay: list[Manifest]) -> None:
-    (cluster,) = of_kind(overlay, "RayCluster").values()
-    for group in (cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]):
-        assert set(group["rayStartParams"]) >= AGENT_PORTS
-        ports = [group["rayStartParams"][name] for name in AGENT_PORTS]
-        assert len(set(ports)) == len(ports)
 
 
 def test_rays_version_is_the_images(overlay: list[Manifest]) -> None:

@@ -24,37 +24,6 @@ def test_a_flow_run_brings_the_token_of_the_operator(
     assert "RAY_AUTH_TOKEN" not in secrets["bertsmith-clients"] | drivers.keys()
 
 
-def test_the_worker_s_pool_is_the_one_that_is_made(overlay: list[Manifest]) -> None:
-    (worker,) = containers(of_kind(overlay, "Deployment")["worker"]["spec"]["template"])
-    (made,) = of_kind(overlay, "Job").values()
-    (preparation,) = made["spec"]["template"]["spec"]["containers"]
-    assert "work-pool create bertsmith --type kubernetes" in preparation["args"][-1]
-    assert worker["args"][worker["args"].index("--pool") + 1] == "bertsmith"
-    # A pool of the worker's own would have Prefect's template.
-    assert "--no-create-pool-if-not-found" in worker["args"]
-    assert worker["args"][worker["args"].index("--type") + 1] == "kubernetes"
-    (port,) = worker["ports"]
-    assert worker["env"][0]["value"] == str(port["containerPort"])
-    assert worker["livenessProbe"]["httpGet"]["port"] == port["name"]
-
-
-def test_workers_watch_where_their_role_lets_them_and_hide_the_password(
-    overlay: list[Manifest], secrets: dict[str, set[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = pytest.importorskip("prefect_kubernetes.settings")
-    for name, value in of_kind(overlay, "ConfigMap")["workers"]["data"].items():
-        monkeypatch.setenv(name, value)
-    read = settings.KubernetesSettings()
-    role = of_kind(overlay, "Role")["worker"]
-    assert read.observer.namespaces == {role["metadata"]["namespace"]}
-    secret, key = read.worker.api_auth_string_secret_name, read.worker.api_auth_string_secret_key
-    assert key == "PREFECT_API_AUTH_STRING"
-    assert key in secrets[secret]
-    workers = containers(of_kind(overlay, "Deployment")["worker"]["spec"]["template"])
-    for each in workers:
-        assert {"configMapRef": {"name": "workers"}} in each["envFrom"]
-
-
 def test_prefect_makes_a_job_of_the_work_pool(overlay: list[Manifest], prefect_api: str) -> None:
     worker = pytest.importorskip("prefect_kubernetes.worker")
     kubernetes_validate = pytest.importorskip("kubernetes_validate")

@@ -63,11 +63,6 @@ def test_python_runs_or_says_why_not(
             exec(compile(block.text, str(page), "exec"), names)
 
 
-def test_a_block_that_is_not_run_says_why() -> None:
-    said = "<!-- not run: needs a server -->\n```python\nx\n```\n\n```python\ny\n```\n"
-    assert [block.not_run for block in blocks(said)] == ["needs a server", None]
-
-
 # Commands
 
 
@@ -132,16 +127,6 @@ def test_every_setting_is_one(page: Path) -> None:
     assert sorted(named - known_paths()) == []
 
 
-def test_a_setting_is_found_wherever_it_stands() -> None:
-    assert list(settings_in("--set 'finetuning.search={learning_rate: [1e-3]}'")) == [
-        "finetuning.search"
-    ]
-    assert list(settings_in("corpus.cleaning.min_characters, in pipelines/corpus.py")) == [
-        "corpus.cleaning.min_characters"
-    ]
-    assert {"corpus.sources", "dataset.source.path", "runtime.store"} <= known_paths()
-
-
 # Links out of the site: those of its own pages are followed when it is built
 
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -199,16 +184,3 @@ def banned_words(page: Path) -> list[str]:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_words_are_those_of_the_glossary(page: Path) -> None:
     assert banned_words(page) == []
-
-
-@pytest.mark.parametrize(
-    ("text", "is_found"),
-    [
-        ("A training is left alone.", True),
-        ("resume a training, or not", True),
-        ("a training run ends", False),
-        ("a training set of texts", False),
-    ],
-)
-def test_a_training_is_found_as_a_noun_alone(text: str, is_found: bool) -> None:
-    assert bool(pattern("a training").search(text)) is is_found

@@ -74,7 +74,3 @@ def test_a_figure_that_was_not_measured_is_noticed() -> None:
     assert missing("It takes 1.76 s and reaches 68.2 points and 43%.", results) == [
         "1.76", "68.2", "43",
     ]  # fmt: skip
-
-
-def test_some_pages_quote_results() -> None:
-    assert sum(1 for page in user_pages() for _ in quotations(page)) > 15

@@ -99,12 +99,6 @@ def test_commands_answer_in_an_empty_folder(installed: Path, tmp_path: Path) -> 
     assert yaml.safe_load(shown)["name"] == "demo"
 
 
-def test_the_deployments_come_along(installed: Path, tmp_path: Path) -> None:
-    for name in ("prefect.yaml", "automations.yaml"):
-        file = installed.parent / "share" / "bertsmith" / name
-        assert file.read_text() == (ROOT / "infra" / name).read_text()
-
-
 def test_raw_text_becomes_registered_models_in_an_empty_folder(
     installed: Path, tmp_path: Path
 ) -> None:

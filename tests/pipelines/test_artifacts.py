@@ -1,7 +1,6 @@
 """The artifact store keeps its promises: named by what made it, whole or not there, verified."""
 
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
-from pipelines.artifacts.manifest import canonical_json, check_file_name
+from pipelines.artifacts.manifest import check_file_name
 from pipelines.artifacts.pruning import take_inventory
 from pipelines.config.errors import UserError
 
@@ -70,11 +69,6 @@ def test_the_fingerprint_follows_settings_version_and_inputs(store: ArtifactStor
     assert len({same, *others}) == 4
 
 
-def test_canonical_json_refuses_what_has_no_one_spelling() -> None:
-    with pytest.raises(ValueError, match="JSON compliant"):
-        canonical_json({"rate": float("nan")})
-
-
 def test_a_stage_that_fails_publishes_nothing_and_keeps_its_whole_files(
     store: ArtifactStore,
 ) -> None:
@@ -100,24 +94,6 @@ def test_a_stage_that_fails_publishes_nothing_and_keeps_its_whole_files(
     assert artifact.local("a.txt").read_text() == "whole"
 
 
-def test_a_damaged_file_of_a_draft_is_written_again(tmp_path: Path) -> None:
-    store = ArtifactStore(tmp_path)
-
-    def damage_and_stop(draft: Draft) -> Built:
-        with draft.file("a.txt") as target:
-            target.path.write_text("right")
-        Path(draft.root, "a.txt").write_text("wrong")
-        raise RuntimeError("stop")
-
-    def check(draft: Draft) -> Built:
-        assert draft.finished("a.txt") is None
-        return Built([], {})
-
-    with pytest.raises(RuntimeError, match="stop"):
-        _build(store, damage_and_stop)
-    _build(store, check)
-
-
 def test_a_reader_refuses_a_changed_byte_and_names_the_file(tmp_path: Path) -> None:
     artifact = _build(ArtifactStore(tmp_path))
     path = Path(artifact.root, "a.txt")
@@ -129,16 +105,6 @@ def test_a_reader_refuses_a_changed_byte_and_names_the_file(tmp_path: Path) -> N
     path.unlink()
     with pytest.raises(UserError, match="found no file"):
         artifact.local("a.txt")
-
-
-def test_a_draft_travels_to_other_processes(store: ArtifactStore) -> None:
-    def write_through_copy(draft: Draft) -> Built:
-        copy = pickle.loads(pickle.dumps(draft))
-        with copy.file("a.txt") as target:
-            target.path.write_text("from afar")
-        return Built(["a.txt"], {})
-
-    assert _build(store, write_through_copy).local("a.txt").read_text() == "from afar"
 
 
 def test_two_builders_of_one_artifact_take_turns(tmp_path: Path) -> None:
@@ -192,32 +158,6 @@ def test_a_store_that_cannot_be_written_is_explained(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(UserError, match="the store cannot be written"):
         _build(ArtifactStore(tmp_path / "file"))
-
-
-def test_the_cache_of_remote_files_stays_within_its_bound(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BERTSMITH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("BERTSMITH_CACHE_BYTES", "2500")
-
-    def write_three(draft: Draft) -> Built:
-        for index in range(3):
-            with draft.file(f"{index}.bin") as target:
-                target.path.write_bytes(bytes([index]) * 1000)
-        return Built([f"{index}.bin" for index in range(3)], {})
-
-    monkeypatch.setattr("pipelines.artifacts.cache._IN_USE_SECONDS", 0.0)
-    artifact = _build(ArtifactStore(f"memory://{tmp_path.name}/bounded"), write_three)
-    for name in artifact.names():
-        assert artifact.local(name).stat().st_size == 1000
-    cached = [path for path in (tmp_path / "cache/files").rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in cached) == 2000
-
-
-def test_an_artifact_is_a_local_folder_wherever_it_lies(store: ArtifactStore) -> None:
-    folder = _build(store).local_folder()
-    assert (folder / "a.txt").read_text() == "contents of a.txt"
-    assert (folder / "deeper" / "b.txt").read_text() == "contents of deeper/b.txt"
 
 
 def test_a_copy_of_an_object_store_on_a_disk_is_read(

@@ -60,11 +60,6 @@ def test_what_is_not_waited_for_is_not_told(cluster, ranks):
     assert len(placement_group_table()) == known
 
 
-def test_a_local_ray_is_waited_for_in_vain_and_so_not_at_all(local_ray, monkeypatch):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    assert wait_for_room(TOO_MANY, refuse_to_be_told, "pretraining") == 0
-
-
 def test_a_wait_ends_with_its_time_and_is_told_once(cluster):
     told: list[Progress] = []
     ranks = RuntimeSettings(training_workers=1000, wait_for_nodes_seconds=2)

@@ -5,7 +5,6 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 
@@ -18,7 +17,6 @@ from pipelines.stages.examples.batches import (
     micro_batches,
     num_evaluation_batches,
 )
-from pipelines.stages.examples.shards import read_example_batch
 from pipelines.stages.examples.stage import ExampleSettings, build_examples
 from pipelines.stages.vocabulary.stage import load_tokenizer
 
@@ -99,18 +97,6 @@ def test_an_epoch_draws_fresh_masks(reader):
     again = dict(step_of(reader, 3))
     assert equal(again[0], step_of(reader, 3)[0])
     assert not equal(again[0], step_of(reader, 3, seed=1)[0])
-
-
-def test_a_step_may_reach_into_the_next_epoch(reader):
-    size = len(reader)
-    step = size // 20  # its 20 examples straddle the end unless 20 divides the size
-    assert size % 20
-    batches = step_of(reader, step)
-    assert sum(batch.tokens.num_sequences for batch in batches.values()) == 20
-    for batch in batches.values():
-        tokens = batch.tokens
-        starts = tokens.cu_seqlens[:-1].long()
-        assert (tokens.input_ids[starts] == tokens.input_ids[0]).all()  # all begin with [CLS]
 
 
 def test_passes_take_turns_as_epochs(small_corpus, small_vocabulary, small_context):
@@ -213,13 +199,3 @@ def test_other_objectives_read_back_without_pairs(
     else:
         assert isinstance(batch, LabelledBatch)
         assert batch.num_labels == batch.tokens.num_tokens - batch.tokens.num_sequences
-
-
-def test_next_sentence_labels_say_whether_b_is_random(small_examples, reader):
-    name = small_examples.names("train-")[0]
-    column = read_example_batch(small_examples.local(name)).column("is_random_next")
-    rows = reader.rows(0, np.arange(len(column)))
-    assert rows.is_random_next is not None
-    assert pa.array(rows.is_random_next).equals(column)
-    batch = step_of(reader, 0)[0]
-    assert set(batch.next_sentence_labels.tolist()) <= {0, 1}

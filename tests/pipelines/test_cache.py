@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from pipelines.artifacts.cache import LocalCache, _note_use
+from pipelines.artifacts.cache import LocalCache
 from pipelines.artifacts.manifest import FileRecord
 from pipelines.config.errors import UserError
 
@@ -50,13 +50,6 @@ def test_a_cached_copy_that_was_damaged_is_fetched_anew(folder: Path) -> None:
     cached = _fetch(remote, path, record)
     cached.write_bytes(b"wrong")
     assert _fetch(remote, path, record).read_bytes() == b"right"
-
-
-def test_a_missing_remote_file_is_named(folder: Path) -> None:
-    remote, path, record = _remote("missing", b"right")
-    remote.rm_file(path)
-    with pytest.raises(UserError, match=r"missing is not the file .* found no file"):
-        _fetch(remote, path, record)
 
 
 def test_what_a_killed_download_left_is_written_over(folder: Path) -> None:
@@ -141,14 +134,3 @@ def test_two_ranks_of_a_node_download_a_file_once(folder: Path, tmp_path: Path) 
     said = [rank.communicate("go\n")[0] for rank in ranks]
     assert said == ["right\n", "right\n"]
     assert log.read_text().splitlines() == [str(remote)]
-
-
-def test_a_file_that_another_user_fetched_is_used_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def utime(path: object, *, ns: object) -> None:
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(os, "utime", utime)
-    (tmp_path / "a").write_text("a")
-    assert _note_use(tmp_path / "a")

@@ -94,12 +94,6 @@ def test_what_another_writer_stores_at_this_moment_stays_and_what_one_left_goes(
     assert sorted(path.name for path in folder.iterdir()) == sorted([own, under_way.name])
 
 
-def test_nothing_is_there_before_anything_is_stored(place):
-    checkpoints = Checkpoints(place)
-    assert checkpoints.stored() == []
-    assert checkpoints.wait() == ""
-
-
 def test_a_store_that_does_not_take_it_is_told_when_it_is_waited_for(tmp_path: Path):
     (tmp_path / "file").write_text("in the way")
     checkpoints = Checkpoints(local(tmp_path / "file" / "work"))

@@ -58,33 +58,6 @@ def test_a_ray_that_does_not_start_is_one_sentence_with_what_ray_said(monkeypatc
             cluster.connect()
 
 
-def test_two_workers_fit_however_few_cores_there_are(monkeypatch):
-    monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "1")
-    assert cluster.local_cpus() == 2
-
-
-_SHADOWED = """
-from pipelines.cluster.mapping import map_tasks
-
-def where(item):
-    import tokenizers
-    return tokenizers.__file__
-
-print(map_tasks(where, [0], num_workers=1))
-"""
-
-
-@pytest.mark.slow
-def test_a_file_of_this_folder_is_no_library_of_a_task(tmp_path):
-    (tmp_path / "tokenizers.py").write_text("raise RuntimeError('of the folder')")
-    kept = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", _SHADOWED], env=kept, cwd=tmp_path,
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert "site-packages" in done.stdout, done.stderr
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere Ray's reaper needs its group")
 def test_a_signal_to_this_process_s_group_does_not_reach_ray(local_ray):
     started = psutil.Process().children(recursive=True)
@@ -97,22 +70,6 @@ def test_a_task_that_loses_its_worker_each_time_ends_in_one_line(local_ray):
     with pytest.raises(UserError, match=r"^Ray lost a task: .*; look at the memory") as raised:
         map_tasks(lambda item: os.kill(os.getpid(), signal.SIGKILL), [0], num_workers=1)
     assert len(str(raised.value).splitlines()) == 1
-
-
-def test_items_are_made_as_workers_get_free(local_ray):
-    made, most = [], []
-
-    def items():
-        for item in range(6):
-            made.append(item)
-            yield item
-
-    found = map_tasks(
-        lambda item: 10 * item, items(), num_workers=2,
-        on_result=lambda *_: most.append(len(made)),
-    )  # fmt: skip
-    assert found == [0, 10, 20, 30, 40, 50]
-    assert most[:3] == [3, 4, 5]
 
 
 class _Stop(BaseException):

@@ -20,12 +20,11 @@ from pipelines.config.errors import UserError
 from pipelines.config.runtime import RuntimeSettings
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
-from pipelines.stages.pretraining.continuing import begin_informed, continued_model, settings_for
+from pipelines.stages.pretraining.continuing import continued_model, settings_for
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
 from pipelines.stages.vocabulary.settings import VocabularySettings
 from pipelines.stages.vocabulary.stage import build_vocabulary, load_tokenizer
-from pipelines.training.arithmetic import trains_best_on_single_threads
 from pipelines.training.imported_models import existing_encoder
 
 
@@ -103,24 +102,6 @@ def published(path, model, tokenizer, architecture, **more) -> Path:
     return path
 
 
-def test_an_older_checkpoint_with_a_pooler_that_nothing_reads_is_taken(
-    source, small_vocabulary, small_context, tmp_path
-):
-    plain = PretrainingModel(source.config, next_sentence=False)
-    load_encoder_into(plain, source)
-    width = source.config.hidden_size
-    pooler = {
-        "bert.pooler.dense.weight": torch.ones(width, width),
-        "bert.pooler.dense.bias": torch.ones(width),
-    }
-    tokenizer = load_tokenizer(small_vocabulary)
-    folder = published(tmp_path / "model", plain, tokenizer, "BertForMaskedLM", **pooler)
-    encoder = existing_encoder(str(folder), small_context)
-    assert encoder.statistics["head"] == "pretraining"
-    kept = load_model(encoder.local_folder()).state_dict()
-    assert torch.equal(kept["vocabulary_head.bias"], plain.state_dict()["vocabulary_head.bias"])
-
-
 def test_of_a_model_for_another_task_the_encoder_is_taken(
     source, small_vocabulary, small_context, tmp_path
 ):
@@ -190,14 +171,6 @@ def test_what_is_no_encoder_is_a_sentence(reference, small_context):
         existing_encoder(reference, small_context)
 
 
-def test_more_tokens_than_there_are_words_to_cut_up_are_refused(
-    folder, small_corpus, small_context
-):
-    settings = VocabularySettings(encoder=str(folder), added_words=100_000)
-    with pytest.raises(UserError, match="lower added_words"):
-        build_vocabulary(settings, small_corpus, small_context)
-
-
 def test_added_words_do_not_begin_with_rows_that_nothing_trained(
     source, small_corpus, small_vocabulary, small_context, tmp_path
 ):
@@ -220,23 +193,6 @@ def test_added_words_do_not_begin_with_rows_that_nothing_trained(
         torch.testing.assert_close(new, old.mean(dim=0).expand(added, -1))
         likely = source.vocabulary_head.bias.mean().expand(added)
         torch.testing.assert_close(model.vocabulary_head.bias[-added:], likely)
-
-
-def test_an_encoder_of_no_named_size_has_none(
-    source, small_corpus, small_vocabulary, small_context, tmp_path
-):
-    model = PretrainingModel(replace(source.config, num_layers=3))
-    save_model(tmp_path, model)
-    load_tokenizer(small_vocabulary).save(tmp_path)
-    encoder = existing_encoder(str(tmp_path), small_context)
-    wanted = VocabularySettings(encoder=str(tmp_path))
-    vocabulary = build_vocabulary(wanted, small_corpus, small_context)
-    examples = examples_in(vocabulary, small_corpus, small_context)
-    for size in ("mini", "base"):
-        chosen = settings_for(PretrainingSettings(size=size), encoder, examples, vocabulary)
-        assert chosen.size is None
-        assert PretrainingSettings.model_validate(chosen.model_dump()) == chosen
-        assert not trains_best_on_single_threads(chosen.size)
 
 
 @pytest.mark.slow
@@ -287,13 +243,3 @@ def test_what_follows_from_an_encoder_is_settled_before_its_successor_is_named(
         asked.model_copy(update={"learning_rate": 2e-5}), encoder, examples, vocabulary
     )
     assert mine.learning_rate == 2e-5
-
-
-def test_a_table_longer_than_its_vocabulary_begins_at_the_frequencies_of_its_tokens() -> None:
-    model = PretrainingModel(encoder_config("tiny", 206))
-    settings = PretrainingSettings(initialization="frequencies")
-    counts = np.arange(200, dtype=np.float64)
-    begin_informed(model, settings, None, counts, 0)  # type: ignore[arg-type]
-    bias = model.vocabulary_head.bias.detach().numpy()
-    assert bias[:200].argmax() == 199
-    np.testing.assert_array_equal(bias[200:], bias[0])  # as a token that never occurs

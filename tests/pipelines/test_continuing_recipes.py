@@ -28,17 +28,3 @@ def test_a_recipe_that_was_written_down_follows_another_encoder(tmp_path) -> Non
     without = ["pretraining.encoder=null", "pretraining.learning_rate=1e-3"]
     anew = read_recipe(str(mine), without)
     assert anew.tokenizer.encoder is None
-
-
-@pytest.mark.parametrize(
-    ("overrides", "sentence"),
-    [
-        (["vocabulary=3", "pretraining.encoder=x"], "vocabulary: .*, got 3"),
-        (["pretraining.encoder=''"], r"pretraining\.encoder: .*at least 1 character, got ''"),
-        (["vocabulary.encoder=''"], r"vocabulary\.encoder: .*at least 1 character, got ''"),
-        (["pretraining.size=null"], "an encoder with random weights needs a size"),
-    ],
-)
-def test_what_names_no_encoder_is_a_sentence(overrides, sentence) -> None:
-    with pytest.raises(UserError, match=sentence):
-        read_recipe("demo", overrides)

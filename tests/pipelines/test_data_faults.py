@@ -77,15 +77,6 @@ def test_wherever_a_disk_is_full_it_is_one_sentence(tmp_path, small_disk, size):
         assert not build_dataset(settings, None, context).reused
 
 
-def test_moving_the_text_keeps_the_corpus(tmp_path, small_context):
-    settings = texts(tmp_path / "here", 5, 30)
-    corpus = build_corpus(settings, small_context)
-    (tmp_path / "here").rename(tmp_path / "there")
-    source = TextFiles(paths=(str(tmp_path / "there" / "*.txt"),))
-    moved = settings.model_copy(update={"sources": (source,)})
-    assert build_corpus(moved, small_context).fingerprint == corpus.fingerprint
-
-
 def test_a_corrupt_file_ends_the_stage_with_its_name_and_publishes_nothing(tmp_path, small_context):
     settings = texts(tmp_path / "texts", 3, 30)
     (tmp_path / "texts" / "t1.txt").write_bytes(bytes(range(256)) * 50)

@@ -145,32 +145,6 @@ def test_asking_again_is_a_look_up_and_another_mask_rate_keeps_corpus_and_vocabu
     assert rebuilt.fingerprint != small_examples.fingerprint
 
 
-def test_one_changed_byte_of_the_text_names_another_corpus(tmp_path, small_context):
-    for name in ("a", "b", "c", "d"):
-        (tmp_path / f"{name}.txt").write_text(invented_text(ord(name), 10))
-    settings = CorpusSettings(sources=(TextFiles(paths=(str(tmp_path),)),), heldout_fraction=0.4)
-    before = build_corpus(settings, small_context)
-    path = tmp_path / "a.txt"
-    path.write_text(path.read_text().replace(".", "!", 1))
-    after = build_corpus(settings, small_context)
-    assert not after.reused
-    assert after.fingerprint != before.fingerprint
-
-
-def test_a_changed_byte_of_a_shard_is_named(tmp_path, small_settings):
-    from pipelines.stages.corpus.shards import read_documents
-
-    context = StageContext(store=ArtifactStore(tmp_path), runtime=RuntimeSettings(num_workers=1))
-    corpus = build_corpus(small_settings, context)
-    name = corpus.names("train-")[0]
-    path = Path(corpus.root) / name
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(UserError, match=name):
-        list(read_documents(corpus, "train"))
-
-
 def test_nothing_is_dropped_without_being_counted(tmp_path, small_context):
     texts = [invented_text(number, 8) for number in range(6)]
     blocks = [*texts, texts[0].upper(), "Short.", texts[1].replace(" ", "  "), "Tiny one."]
@@ -240,11 +214,3 @@ def test_a_vocabulary_that_the_corpus_cannot_support_is_refused(small_corpus, sm
         build_vocabulary(VocabularySettings(size=30_000), small_corpus, small_context)
     with pytest.raises(UserError, match=r"less than the .* special tokens and characters"):
         build_vocabulary(VocabularySettings(size=100, num_unused=90), small_corpus, small_context)
-
-
-def test_the_vocabulary_reports_how_it_fares_on_held_out_text(small_vocabulary):
-    statistics = small_vocabulary.statistics
-    assert statistics["size"] == 200
-    assert statistics["special_ids"]["[PAD]"] == 0
-    assert 1.0 < statistics["heldout"]["tokens_per_word"] < 4
-    assert statistics["heldout"]["unknown_share"] == 0

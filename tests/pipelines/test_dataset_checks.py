@@ -1,13 +1,11 @@
 """Labelled files are inspected before a run begins."""
 
 import os
-import time
 from pathlib import Path
 
 import pytest
 
 from pipelines.config.errors import UserError
-from pipelines.stages.dataset import items
 from pipelines.stages.dataset.items import check_inputs
 from pipelines.stages.dataset.settings import (
     CorpusSourceLabels,
@@ -15,8 +13,6 @@ from pipelines.stages.dataset.settings import (
     LabelledFile,
     NoLabels,
 )
-
-SST2 = Path("../shared/data/glue/SST-2/train.tsv")
 
 
 def check(path: Path | str, **columns: str) -> None:
@@ -55,16 +51,6 @@ def test_a_small_file_is_checked_as_the_stage_would(tmp_path, content, message):
             check(path)
 
 
-def test_the_head_of_a_large_file_is_checked(tmp_path, monkeypatch):
-    monkeypatch.setattr(items, "_ITEMS_INSPECTED", 100)
-    path = tmp_path / "a.csv"
-    path.write_text(rows(["a"] * 400 + ["b"] * 400))  # sorted by label: the head shows one
-    check(path)
-    path.write_text(rows(["a"] * 20 + [""] + ["b"] * 400))
-    with pytest.raises(UserError, match="must have a label, found none in line 22"):
-        check(path)
-
-
 def test_what_is_no_file_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "pipe.csv")
     for name, message in (
@@ -89,11 +75,3 @@ def test_a_task_of_one_source_has_nothing_to_tell_apart():
     check_inputs(task, frozenset(["books", "letters"]))
     check_inputs(task)
     check_inputs(DatasetSettings(source=NoLabels()), frozenset(["books"]))
-
-
-def test_real_labelled_texts_pass_within_a_second():
-    if not SST2.exists():
-        pytest.skip("SST-2 is not on this machine")
-    started = time.process_time()
-    check(SST2, text_column="sentence")
-    assert time.process_time() - started < 3

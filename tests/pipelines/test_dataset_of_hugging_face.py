@@ -4,8 +4,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
 
@@ -74,13 +72,6 @@ def test_the_same_bytes_at_another_place_are_the_same_items(copy: Path, tmp_path
     file = next(moved.rglob("*.arrow"))
     file.write_bytes(file.read_bytes().replace(b"first 7", b"fourth7"))
     assert built(tmp_path, dataset=str(moved)).fingerprint != first.fingerprint
-
-
-def test_a_share_is_held_out_where_no_split_is_named(copy: Path, tmp_path: Path) -> None:
-    dataset = built(tmp_path, dataset=str(copy), heldout_fraction=0.3)
-    counts = dataset.statistics["items"]
-    assert counts["train"] + counts["heldout"] == 40
-    assert 2 <= counts["heldout"] <= 25
 
 
 def test_a_folder_of_data_files_is_a_data_set(tmp_path: Path) -> None:
@@ -177,14 +168,6 @@ def test_the_class_of_an_answer_is_its_index(tmp_path: Path) -> None:
     assert read_items(dataset, "train").rows[0]["answer"] == 2
 
 
-def test_features_that_cannot_be_understood_are_one_sentence(tmp_path: Path) -> None:
-    metadata = {b"huggingface": b'{"info": {"features": {"label": {"_type": "Later"}}}}'}
-    table = pa.table({"text": ["x"], "label": [1]}).replace_schema_metadata(metadata)
-    pq.write_table(table, tmp_path / "a.parquet")
-    with pytest.raises(UserError, match=r"cannot read the names of the classes of"):
-        of_file(tmp_path / "a.parquet", "classification")
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -201,12 +184,6 @@ def test_a_mistake_is_told_before_anything_is_built(
     with pytest.raises(ValueError, match=message):
         built(tmp_path, **({"dataset": str(copy)} | changes))
     assert not (tmp_path / "store").exists()
-
-
-def test_a_saved_split_has_no_other_one(tmp_path: Path) -> None:
-    rows(20).save_to_disk(str(tmp_path / "one"))
-    with pytest.raises(UserError, match="holds a single split"):
-        built(tmp_path, dataset=str(tmp_path / "one"), heldout_split="validation")
 
 
 def test_a_data_set_of_csv_files_is_refused(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Labelled items become a task: split without leaks, labels counted, the baseline beside them."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -68,14 +67,6 @@ def test_the_same_bytes_elsewhere_are_the_same_task(tmp_path: Path, context: Sta
     assert first.fingerprint == second.fingerprint != changed.fingerprint
 
 
-def test_a_corpus_gives_its_sources_as_labels_and_keeps_its_own_split(
-    small_corpus, context: StageContext
-) -> None:
-    settings = DatasetSettings(source=CorpusSourceLabels(max_train_documents=10, min_words=1))
-    with pytest.raises(UserError, match=r"found 10 labels on 10 texts, too few of each"):
-        build_dataset(settings, small_corpus, context)  # every file is a source of its own
-
-
 def test_documents_of_too_few_words_are_left_out_and_counted(
     tmp_path: Path, context: StageContext
 ) -> None:
@@ -91,22 +82,6 @@ def test_documents_of_too_few_words_are_left_out_and_counted(
     assert dataset.statistics["labels"] == ["letters", "reports"]
     assert dataset.statistics["dropped"] == {"too few words": 6}
     assert sum(dataset.statistics["items"].values()) == 24
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ([("a text", "same")] * 20, "at least two labels to tell apart, found"),
-        ([(f"t{index}", f"label {index}") for index in range(20)], "too few of each to train on"),
-    ],
-)
-def test_labels_that_teach_nothing_are_refused(
-    tmp_path: Path, context: StageContext, rows: list[tuple[str, str]], message: str
-) -> None:
-    path = tmp_path / "a.tsv"
-    path.write_text("label\ttext\n" + "".join(f"{label}\t{text}\n" for text, label in rows))
-    with pytest.raises(UserError, match=message):
-        build_dataset(DatasetSettings(source=LabelledFile(path=str(path))), None, context)
 
 
 def test_labels_of_heldout_texts_alone_are_named(tmp_path: Path, context: StageContext) -> None:
@@ -232,29 +207,3 @@ def test_a_class_of_one_item_is_trained_on(
     dataset = build_dataset(settings, None, context)
     assert len(dataset.statistics["labels"]) == 31
     assert len(read_items(dataset, "heldout").rows) > 40
-
-
-def test_equal_items_are_counted(tmp_path: Path, context: StageContext) -> None:
-    path = tmp_path / "a.csv"
-    rows = [f"text {n},{n % 2}" for n in range(40)]
-    path.write_text("\n".join(["text,label", *rows, rows[3], "text 3,0", rows[3]]))
-    dataset = build_dataset(DatasetSettings(source=LabelledFile(path=str(path))), None, context)
-    assert dataset.statistics["duplicates"] == 2  # text 3 with another label is another item
-    assert sum(dataset.statistics["items"].values()) == 43
-
-
-@pytest.mark.parametrize(
-    ("label", "message"),
-    [
-        ([0, 1, 0], r"have one class as its label, found \[0, 1, 0\] in line 1"),
-        (None, "have a label, found none in line 1"),
-    ],
-)
-def test_what_is_no_class_is_refused(
-    tmp_path: Path, context: StageContext, label: object, message: str
-) -> None:
-    path = tmp_path / "a.jsonl"
-    rows = [{"text": "a", "label": each} for each in (label, "neutral", "entailment")]
-    path.write_text("\n".join(map(json.dumps, rows)))
-    with pytest.raises(UserError, match=message):
-        build_dataset(DatasetSettings(source=LabelledFile(path=str(path))), None, context)

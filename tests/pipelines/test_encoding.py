@@ -75,18 +75,6 @@ def test_words_end_where_the_tokenizer_ends_them(sentence):
     assert (ids.tolist(), lengths.tolist()) == encoded_one_by_one(tokenizer, sentences)
 
 
-def test_a_slice_of_sentences_is_encoded_like_the_sentences_themselves():
-    tokenizer = TOKENIZERS[True]
-    sentences = pa.array(["one two", "", "three, four", "five"])
-    ids, lengths = SentenceEncoder(tokenizer).encode(sentences.slice(1, 2))
-    assert (ids.tolist(), lengths.tolist()) == encoded_one_by_one(tokenizer, ["", "three, four"])
-
-
-def test_no_sentences_give_no_ids():
-    ids, lengths = SentenceEncoder(WordPieceTokenizer(TOKENS)).encode(pa.array([], pa.string()))
-    assert ids.size == lengths.size == 0
-
-
 def test_a_full_memory_begins_anew_with_the_same_ids(monkeypatch):
     monkeypatch.setattr(encoding, "_MAX_WORDS", 3)
     encoder = SentenceEncoder(WordPieceTokenizer(TOKENS))

@@ -8,7 +8,6 @@ from pipelines.stages.corpus.settings import CorpusSettings, TextFiles
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.examples.batches import ExampleReader
 from pipelines.stages.examples.settings import ExampleSettings
-from pipelines.stages.examples.shards import read_example_batch
 from pipelines.stages.examples.stage import build_examples
 from tests.pipelines.small_data import invented_text
 
@@ -23,28 +22,12 @@ def test_shards_hold_equally_many_tokens(small_examples):
     assert small_examples.statistics["train"]["shards"] > 3
 
 
-def test_every_shard_says_what_made_it(small_examples, small_vocabulary):
-    for name in small_examples.names("train-"):
-        metadata = read_example_batch(small_examples.local(name)).schema.metadata
-        assert metadata[b"vocabulary"].decode() == small_vocabulary.fingerprint
-        assert metadata[b"objective"] == b"mlm_nsp"
-        assert metadata[b"max_tokens"] == b"64"
-
-
 def test_training_refuses_shards_of_another_vocabulary(small_examples):
     manifest = small_examples.manifest
     other = manifest.model_copy(update={"inputs": {**manifest.inputs, "vocabulary": "0" * 32}})
     forged = type(small_examples)(other, small_examples.root, small_examples.filesystem)
     with pytest.raises(UserError, match=r"train-.*was made with vocabulary .*, not 0000"):
         ExampleReader(forged, "train").rows(0, np.arange(1))
-
-
-def test_files_take_little_more_than_two_bytes_a_token(small_examples):
-    num_bytes = sum(
-        small_examples.manifest.files[name].bytes for name in small_examples.names("train-")
-    )
-    overhead = 1500 * len(small_examples.names("train-"))  # schema and footer of these tiny files
-    assert (num_bytes - overhead) / small_examples.statistics["train"]["tokens"] < 2.5
 
 
 def test_documents_of_one_sentence_are_refused_where_pairs_are_asked_for(

@@ -11,9 +11,7 @@ from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import ArtifactStore
 from pipelines.config.errors import UserError
-from pipelines.inference.answers import fill
 from pipelines.registry.exchange import export_version, import_path
-from pipelines.registry.opening import opened
 from pipelines.stage import StageContext
 from pipelines.tracking.tracker import Tracker
 
@@ -62,11 +60,3 @@ def test_what_is_no_model_is_refused(folder: Path, context: StageContext, tmp_pa
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(UserError, match="cannot be written"):
         export_version(NOWHERE, str(folder), tmp_path / "file" / "new", None)
-
-
-def test_gaps_are_filled_within_what_the_model_knows_and_reads(folder: Path) -> None:
-    assert len(fill(opened(folder), "it", "the [MASK]", top_k=9)[0]) == 9
-    with pytest.raises(UserError, match="9 tokens"):
-        fill(opened(folder), "it", "the [MASK]", top_k=10)
-    with pytest.raises(UserError, match="tokens"):
-        fill(opened(folder), "it", "the " * 600 + "[MASK]", top_k=1)

@@ -1,14 +1,12 @@
 """What ends a training run after all its restarts, in a sentence."""
 
 import pytest
-import torch
 
 from pipelines.config.errors import UserError
 from pipelines.tracking.transient import is_transient
 from pipelines.training import launch
 from pipelines.training.launch import raise_sentence
 from pipelines.training.placement import Placement
-from pipelines.training.preflight import within_memory
 
 from ray.exceptions import OutOfMemoryError, RayActorError  # isort: skip  (after Ray's environment)
 from ray.train import ControllerError, WorkerGroupError  # isort: skip
@@ -90,14 +88,3 @@ def test_a_store_that_stays_away_is_a_sentence_and_worth_another_try() -> None:
     with pytest.raises(UserError, match="but the checkpoint of step 8 could not") as raised:
         explain(away)
     assert is_transient(raised.value)
-
-
-def test_a_mistake_of_the_program_stays_what_it_is() -> None:
-    explain(of_workers(KeyError("checkpoint_seconds")))
-
-
-def test_a_lack_of_memory_without_a_message_is_one_sentence() -> None:
-    gpu = torch.device("cuda")
-    sentence = r"^pretraining does not fit the memory of its worker \(OutOfMemoryError\); lower"
-    with pytest.raises(UserError, match=sentence), within_memory("pretraining", gpu, 1):
-        raise torch.OutOfMemoryError

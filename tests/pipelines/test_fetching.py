@@ -28,25 +28,6 @@ def test_an_error_is_raised_where_the_shard_is_asked_for_and_not_kept(
     assert np.array_equal(read(reader, 0), read(local, 0))
 
 
-def test_a_shard_that_is_evicted_before_it_is_opened_is_fetched_again(
-    small_examples: Artifact, remote_examples: Artifact, monkeypatch
-):
-    fetch = LocalCache.fetch
-    evicted: set[str] = set()
-
-    def fetched(self, filesystem, path, record, name):
-        target = fetch(self, filesystem, path, record, name)
-        if "train-" in path and path not in evicted:
-            evicted.add(path)
-            target.unlink()  # a thread that makes room for another file
-        return target
-
-    monkeypatch.setattr(LocalCache, "fetch", fetched)
-    reader, local = ExampleReader(remote_examples, "train"), ExampleReader(small_examples, "train")
-    assert np.array_equal(read(reader, 0), read(local, 0))
-    assert evicted
-
-
 @pytest.fixture
 def remote_examples(small_examples: Artifact, tmp_path, monkeypatch) -> Artifact:
     """The same artifact on a store that is no folder of this machine."""

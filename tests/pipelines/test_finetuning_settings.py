@@ -50,13 +50,6 @@ def test_what_does_not_fit_the_task_is_refused_before_a_run(
         check_settings(FinetuningSettings.model_validate(values), family(family_name))
 
 
-@pytest.mark.parametrize("family_name", ["classification", "tagging"])
-def test_what_fits_the_task_is_not(family_name: str) -> None:
-    settings = FinetuningSettings(label_smoothing=0.1, class_weights="balanced")
-    check_settings(settings, family(family_name))
-    check_settings(FinetuningSettings(), family("regression"))
-
-
 def test_more_frozen_layers_than_there_are_is_a_fault_of_the_recipe() -> None:
     with pytest.raises(UserError, match="at most the 2 layers of an encoder of size tiny, got 3"):
         read_recipe("demo", ["finetuning.freeze_layers=3"])

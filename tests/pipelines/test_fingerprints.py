@@ -3,13 +3,11 @@
 import base64
 import csv
 import hashlib
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import datasets
 
-from pipelines.config.versions import versions_of
 from pipelines.io.text import Tally
 from pipelines.stages.corpus.settings import (
     HuggingFaceDataset,
@@ -22,11 +20,6 @@ from pipelines.stages.corpus.sources.inputs import Span, inputs_fingerprint, lib
 
 def name_of(source) -> str:
     return inputs_fingerprint([(0, file) for file in resolve(source)[1]])
-
-
-def test_versions_are_those_of_here_whatever_the_order() -> None:
-    assert versions_of("unicode", "pyarrow") == versions_of("pyarrow", "unicode")
-    assert versions_of("python") == f"python 3.{sys.version_info.minor}"
 
 
 def test_files_depend_on_the_libraries_that_read_them(tmp_path) -> None:

@@ -8,9 +8,7 @@ from pipelines.config.errors import UserError
 from pipelines.recipes.files import read_recipe
 from pipelines.stages.examples.batches import ExampleReader, micro_batches
 from pipelines.stages.examples.settings import ExampleSettings
-from pipelines.stages.examples.stage import build_examples
 from pipelines.stages.pretraining.settings import PretrainingSettings
-from pipelines.stages.pretraining.stage import build_encoder
 
 
 def masking(step: int, own: float = 0.15, **values):
@@ -65,14 +63,3 @@ def test_a_rate_changes_how_many_are_masked_and_nothing_else(small_examples):
 def test_rates_without_dynamic_masks_are_refused_when_the_recipe_is_read(overrides):
     with pytest.raises(UserError, match=r"mask_fraction needs masks that training draws itself"):
         read_recipe("demo", overrides)
-
-
-def test_the_stage_refuses_them_too(small_corpus, small_vocabulary, small_context):
-    examples = build_examples(
-        ExampleSettings(max_tokens=64, masking="static"), small_corpus, small_vocabulary,
-        small_context,
-    )  # fmt: skip
-    with pytest.raises(UserError, match=r"mask_fraction needs masks that training draws itself"):
-        build_encoder(
-            PretrainingSettings(mask_fraction=0.2), examples, small_vocabulary, small_context
-        )

@@ -36,14 +36,6 @@ def test_the_text_is_written_twice_in_two_lengths(examples, small_examples):
     assert statistics["heldout"] == small_examples.statistics["heldout"]
 
 
-def test_examples_without_short_ones_keep_their_name_and_have_no_more_files(small_examples):
-    assert "short_tokens" not in small_examples.manifest.settings
-    assert not small_examples.names("short-")
-    assert ExampleSettings().named().keys() == ExampleSettings().model_dump().keys() - {
-        "short_tokens"
-    }
-
-
 def test_a_short_example_depends_on_no_worker(
     examples, small_corpus, small_vocabulary, small_context, tmp_path
 ):

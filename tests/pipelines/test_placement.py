@@ -4,7 +4,7 @@ import pytest
 
 from pipelines.config.errors import UserError
 from pipelines.config.runtime import RuntimeSettings
-from pipelines.training.placement import BatchSplit, Placement, check_ranks, schedule
+from pipelines.training.placement import BatchSplit, Placement, schedule
 
 LAPTOP = [{"CPU": 2.0}]
 WORKSTATION = [{"CPU": 16.0}]
@@ -136,21 +136,6 @@ def test_what_cannot_be_placed_is_refused(ranks, nodes, cut, sentence):
     assert "\n" not in str(raised.value)
 
 
-def test_a_refusal_says_how_long_nodes_were_waited_for():
-    with pytest.raises(UserError) as raised:
-        schedule(
-            RuntimeSettings(training_workers=3),
-            LAPTOP,
-            EIGHT,
-            one_thread_each=False,
-            waited_seconds=900.3,
-        )
-    assert str(raised.value).endswith(
-        "has room for 2 on 1 node (2 CPUs with 0 GPUs) after waiting 900 s for nodes; lower "
-        "runtime.training_workers or add nodes or raise runtime.wait_for_nodes_seconds"
-    )
-
-
 @pytest.mark.parametrize("num_workers", range(1, 10))
 @pytest.mark.parametrize("nodes", [LAPTOP, WORKSTATION, MIXED, THREE_NODES])
 @pytest.mark.parametrize("device", ["auto", "cpu"])
@@ -170,15 +155,3 @@ def test_what_is_placed_fits_and_no_rank_idles(num_workers, nodes, device):
         node["CPU"] -= found.cpus
         node["GPU"] = node.get("GPU", 0) - found.use_gpu
     assert num_workers <= EIGHT.num_micro_batches
-
-
-@pytest.mark.parametrize(
-    ("workers", "is_refused"), [("auto", False), (2, False), (3, True), ((1, 9), False)]
-)
-def test_ranks_without_a_micro_batch_are_refused_where_no_cluster_is_known(workers, is_refused):
-    try:
-        check_ranks(RuntimeSettings(training_workers=workers), TWO)
-    except UserError:
-        assert is_refused
-    else:
-        assert not is_refused

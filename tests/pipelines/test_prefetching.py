@@ -55,15 +55,3 @@ def test_an_error_of_the_reading_is_raised_where_its_step_is_asked_for():
         with pytest.raises(OSError, match="the disk is gone"):
             ahead(1)
     assert not [thread for thread in threading.enumerate() if "prefetch" in thread.name]
-
-
-def test_leaving_early_does_not_wait_for_the_rest():
-    started: list[int] = []
-
-    def batches_of(step):
-        started.append(step)
-        yield step, None
-
-    with prefetched(batches_of, 1000) as ahead:
-        list(ahead(0))
-    assert len(started) < 10

@@ -4,13 +4,11 @@ import os
 import shutil
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
 
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import PretrainingModel
-from bert_core.training.optimization import state_size
 from bert_core.training.optimizer_settings import OptimizationConfig
 from pipelines.artifacts import Artifact
 from pipelines.config.errors import UserError
@@ -81,22 +79,6 @@ def test_a_disk_without_room_for_the_checkpoints_is_refused(tmp_path: Path, monk
         check_disk_space("pretraining", model, config, folder, object())  # with the best weights
     # A store elsewhere: the temporary folder alone has to hold one.
     check_disk_space("pretraining", model, config, None, object())
-
-
-def test_what_an_optimizer_keeps_is_known_before_it_is_built():
-    model = new_model()
-    num_parameters = sum(p.numel() for p in model.parameters())
-    assert state_size(model, OptimizationConfig(num_steps=9)) == 2 * num_parameters
-    averaging = OptimizationConfig(num_steps=9, averaging_decay=0.9)
-    assert state_size(model, averaging) == 3 * num_parameters
-
-
-def test_a_node_has_its_memory_or_what_its_container_allows(tmp_path):
-    total, limit = psutil.virtual_memory().total, tmp_path / "memory.max"
-    assert node_memory(limit) == total
-    for written, expected in (("max", total), ("1048576", 1 << 20), (str(total * 2), total)):
-        limit.write_text(f"{written}\n")
-        assert node_memory(limit) == expected
 
 
 def test_a_lack_of_memory_is_a_sentence_and_another_error_stays_what_it_is(monkeypatch):

@@ -68,11 +68,6 @@ def test_what_is_used_stays_with_all_that_made_it(store: ArtifactStore) -> None:
     assert _files(store) == []
 
 
-def test_what_is_young_stays(store: ArtifactStore) -> None:
-    _build(store, "corpus")
-    assert _prune(store, now=datetime.now(UTC)) == []
-
-
 def test_an_interrupted_build_can_go_on_until_it_is_old(store: ArtifactStore) -> None:
     corpus = _build(store, "corpus")
 

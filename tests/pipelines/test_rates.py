@@ -4,8 +4,8 @@ import pytest
 
 from bert_core.config import SIZES, EncoderConfig, encoder_config
 from pipelines.config.errors import UserError
-from pipelines.recipes.files import preset_names, read_recipe
-from pipelines.stage import Progress, ignore
+from pipelines.recipes.files import read_recipe
+from pipelines.stage import Progress
 from pipelines.training.settings import automatic_rate, resolved_rate
 
 BASE, TINY = (encoder_config(size, 100) for size in ("base", "tiny"))
@@ -45,28 +45,6 @@ def test_what_auto_comes_to_is_told_and_a_number_is_left_alone() -> None:
     assert "6 layers of width 384" in told[0].note
     assert resolved_rate(2e-5, "finetuning", SIX_LAYERS, told.append) == 2e-5
     assert len(told) == 1
-
-
-@pytest.mark.parametrize("name", ["continue", "own-encoder"])
-def test_what_starts_from_an_encoder_follows_its_size(name: str) -> None:
-    recipe = read_recipe(name)
-    assert recipe.finetuning.learning_rate == "auto"
-    asked = read_recipe(name, ["finetuning.learning_rate=3e-5"])
-    assert resolved_rate(asked.finetuning.learning_rate, "finetuning", BASE, ignore) == 3e-5
-    if name == "continue":
-        assert recipe.pretraining.learning_rate == "auto"
-
-
-@pytest.mark.parametrize("name", preset_names())
-def test_no_preset_fine_tunes_bert_base_at_a_rate_of_small_encoders(name: str) -> None:
-    recipe = read_recipe(name)
-    if recipe.finetuning.encoder is None and recipe.pretraining.encoder is None:
-        size = recipe.pretraining.size
-        shape = BASE if recipe.dataset.source.kind == "labelled_file" else encoder_config(size, 9)
-    else:
-        shape = BASE
-    rate = resolved_rate(recipe.finetuning.learning_rate, "finetuning", shape, ignore)
-    assert rate <= 4 * automatic_rate("finetuning", shape)
 
 
 @pytest.mark.parametrize(

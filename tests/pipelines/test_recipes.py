@@ -89,13 +89,6 @@ def test_a_part_of_another_kind_replaces_the_bases_as_a_whole() -> None:
     assert (kept.min_words, kept.max_train_documents) == (3, 500)
 
 
-def test_an_override_of_a_completed_recipe_leaves_its_base_alone() -> None:
-    base = read_recipe("demo").model_dump(mode="json")
-    before = Recipe.model_validate(base)
-    completed(Recipe(), base, ["corpus.cleaning.min_characters=30"])
-    assert Recipe.model_validate(base) == before
-
-
 @pytest.mark.parametrize(
     ("override", "sentence"),
     [
@@ -118,12 +111,6 @@ def test_training_workers_are_a_number_a_range_or_auto(text, workers):
     assert recipe.runtime.training_workers == workers
     assert recipe.runtime.training_workers == workers
     assert Recipe.model_validate(yaml.safe_load(recipe.to_yaml())) == recipe
-
-
-@pytest.mark.parametrize("text", ["0", "many", "[8, 2]", "[0, 2]", "[1, 2, 3]", "2.5"])
-def test_other_training_workers_are_refused(text):
-    with pytest.raises(UserError, match="training_workers"):
-        read_recipe("demo", [f"runtime.training_workers={text}"])
 
 
 def test_what_a_place_says_of_ranks_reaches_the_stages(tmp_path):

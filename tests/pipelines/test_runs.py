@@ -85,14 +85,6 @@ def test_an_attempt_keeps_its_run_and_a_retraining_gets_another(tmp_path: Path) 
     assert run.data.tags["bertsmith.computed_on.processor"] == "of the worker"
 
 
-def test_an_attempt_that_goes_on_with_another_tracker_gets_a_run_there(tmp_path: Path) -> None:
-    with pytest.raises(InterruptedTrainingError):
-        Training(tmp_path).build(num_points=1)
-    moved = Training(tmp_path, "second")
-    moved.build()
-    assert moved.steps(moved.run_ids[0]) == [0, 1, 2]
-
-
 def test_a_run_that_somebody_deleted_is_not_gone_on_with(tmp_path: Path) -> None:
     training = Training(tmp_path)
     with pytest.raises(InterruptedTrainingError):
@@ -115,14 +107,6 @@ def test_a_record_that_a_power_cut_spoiled_costs_a_new_run_and_nothing_else(
     training.build()
     assert training.run_ids[1] != training.run_ids[0]
     assert training.steps(training.run_ids[1]) == [0, 1, 2]
-
-
-def test_what_is_kept_beside_the_checkpoints_holds_no_password(tmp_path: Path) -> None:
-    training = Training(tmp_path)
-    with pytest.raises(InterruptedTrainingError):
-        training.build(num_points=1)
-    (record,) = tmp_path.rglob("tracking.json")
-    assert json.loads(record.read_text())["uri"] == training.tracker.shown_uri
 
 
 @pytest.mark.slow

@@ -6,8 +6,7 @@ import pytest
 
 from pipelines.config.errors import UserError
 from pipelines.config.runtime import RuntimeSettings
-from pipelines.recipes.connections import check_tracker, open_tracker
-from pipelines.tracking.address import database_file
+from pipelines.recipes.connections import open_tracker
 
 
 def test_a_tilde_is_the_persons_own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -16,33 +15,6 @@ def test_a_tilde_is_the_persons_own_folder(monkeypatch: pytest.MonkeyPatch, tmp_
     assert RuntimeSettings(home="~/home").store_url() == str(tmp_path / "home" / "store")
     monkeypatch.setenv("BERTSMITH_HOME", "~/other")
     assert RuntimeSettings().home_folder() == tmp_path / "other"
-
-
-def test_the_folder_of_somebody_who_is_not_there_is_one_sentence() -> None:
-    for runtime in (
-        RuntimeSettings(store="~nobody-of-this-name/x"),
-        RuntimeSettings(home="~nobody-0/x"),
-    ):
-        with pytest.raises(UserError, match=r"~nobody-.* unknown user's home folder"):
-            runtime.store_url()
-
-
-def test_a_home_whose_name_would_cut_the_address_of_a_database_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"has a \? in its name"):
-        RuntimeSettings(home=str(tmp_path / "what?")).store_url()
-
-
-@pytest.mark.parametrize(
-    ("uri", "file"),
-    [
-        ("sqlite:////data/mlflow.db", Path("/data/mlflow.db")),
-        ("sqlite:///mlflow.db", Path("mlflow.db").absolute()),
-        ("http://mlflow:5000", None),
-        ("postgresql://somebody@database/mlflow", None),
-    ],
-)
-def test_a_tracker_is_a_file_or_serves_many(uri: str, file: Path | None) -> None:
-    assert database_file(uri) == file
 
 
 @pytest.mark.parametrize(
@@ -79,10 +51,3 @@ def test_a_named_database_has_its_files_beside_it_and_not_where_a_command_runs(
     tracker.client().log_text(run, "a line", "file.txt")
     assert [*(beside / "mlartifacts").rglob("file.txt")]
     assert not [*elsewhere.iterdir()]
-
-
-def test_a_password_in_the_address_of_a_server_is_refused_and_not_shown() -> None:
-    runtime = RuntimeSettings(tracking_uri="https://ann:hidden-word@mlflow.example")
-    with pytest.raises(UserError, match="MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING") as refused:
-        check_tracker(runtime)
-    assert "hidden-word" not in str(refused.value)

@@ -19,9 +19,9 @@ from bert_core.training.optimization import build_optimizer
 from bert_core.training.optimizer_settings import OptimizationConfig
 from bert_core.training.state import Position
 from pipelines.config.errors import UserError
-from pipelines.training import metrics, saving
+from pipelines.training import saving
 from pipelines.training.checkpoints import CheckpointFolder, Checkpoints, DamagedCheckpointError
-from pipelines.training.metrics import Best, Speed, Telemetry
+from pipelines.training.metrics import Speed, Telemetry
 from pipelines.training.saving import TrainState, restore, save, save_at_end
 from tests.bert_core.batches import small_config
 from tests.bert_core.ranks import run_ranks
@@ -187,35 +187,6 @@ def test_a_store_that_is_full_keeps_nothing_of_a_checkpoint_that_it_refused(
         save_at_end(state, at(4), is_last=True, is_saved=True)
     assert len(said) == 1
     assert list((tmp_path / "work").iterdir()) == []
-
-
-def test_best_weights_that_find_no_room_leave_the_model_as_it_is(
-    scratch: Path, tmp_path: Path, monkeypatch
-) -> None:
-    state, said = state_on(tmp_path / "work", LocalFileSystem())
-    best = Best(patience=1)
-    best.consider(state.model, [{"step": 1, "eval/loss": 1.0}])
-    with torch.no_grad():
-        state.optimizer.arena.values.add_(1.0)
-    later = state.optimizer.arena.values.clone()
-    monkeypatch.setattr(metrics, "save_model", full)
-    assert not save(replace(state, best=best), at(2), is_last=False)
-    assert len(said) == 1
-    torch.testing.assert_close(state.optimizer.arena.values, later, rtol=0, atol=0)
-
-
-def test_any_other_error_while_it_is_written_leaves_nothing_behind_either(
-    scratch: Path, tmp_path: Path, monkeypatch
-) -> None:
-    state, _ = state_on(tmp_path / "work", LocalFileSystem())
-
-    def broken(folder: Path) -> None:
-        raise ValueError("a mistake in the program")
-
-    monkeypatch.setattr(state.telemetry, "save", broken)
-    with pytest.raises(ValueError, match="a mistake"):
-        save(state, at(2), is_last=False)
-    assert list(scratch.iterdir()) == []
 
 
 def save_from_a_full_disk(rank: int, folder: str) -> tuple[list[bool], list[str]]:

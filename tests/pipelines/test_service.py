@@ -21,7 +21,6 @@ from pipelines.inference.batching import (
     Batcher,
     FullError,
     answered_together,
-    num_characters,
 )
 from pipelines.inference.server import MOST_ROWS, application, asked_of_body
 from pipelines.inference.tables import Table
@@ -30,7 +29,6 @@ from tests.pipelines.registry.test_serving import untrained
 
 CLASSES = question_of_class(MODELS["sequence_classification"])
 TAGS = question_of_class(MODELS["token_classification"])
-CHOICES = question_of_class(MODELS["multiple_choice"])
 
 
 def body(**given: Any) -> bytes:
@@ -73,16 +71,6 @@ def test_what_is_no_table_is_refused_in_one_sentence(given: bytes, said: str) ->
         asked_of_body(given, CLASSES)
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 300
-
-
-def test_choices_are_lists_of_strings() -> None:
-    row = {"text": "a", "choices": "b"}
-    with pytest.raises(UserError, match="choices must be a list of strings"):
-        asked_of_body(body(dataframe_records=[row]), CHOICES)
-
-
-def test_characters_are_those_of_all_texts() -> None:
-    assert num_characters({"text": ["ab", None], "choices": [["c", "de"], ["f"]]}) == 6
 
 
 def lengths(table: Table) -> Table:
@@ -229,19 +217,3 @@ def test_a_port_in_use_is_told_before_a_model_is_loaded(
         port = str(first.getsockname()[1])
         assert run(["serve", "no-such-model", "--port", port]) == MISTAKE
     assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
-
-
-def test_half_an_emoji_is_a_replacement_character() -> None:
-    asked = asked_of_body(b'{"dataframe_records": [{"text": "a \\ud83d b"}]}', CLASSES)
-    assert asked == {"text": ["a \ufffd b"]}
-
-
-def test_one_that_fails_in_an_unknown_way_fails_alone() -> None:
-    def answer(table: Table) -> Table:
-        if "bad" in table["text"]:
-            raise KeyError("bad")
-        return {"label": table["text"]}
-
-    good, bad, other = answered_together(answer, [{"text": [t]} for t in ("a", "bad", "c")])
-    assert (good, other) == ({"label": ["a"]}, {"label": ["c"]})
-    assert isinstance(bad, KeyError)

@@ -66,19 +66,6 @@ def test_what_is_told_is_what_was_waited_for_and_computed(model):
     assert 0 < figures["speed/seconds_left"] < 100
 
 
-def test_figures_are_those_since_the_point_before_and_a_resumed_run_counts_its_own(model):
-    speed = Speed(num_ranks=1, matrix_rate=1e9)
-    speed.resume(1000)
-    batches_of = speed.timed(model, lambda step: [(0, pretraining_batch([8], VOCABULARY))])
-    list(batches_of(0))
-    speed.take_step(1, 0.5)
-    assert speed.figures(1, 10, 1008, 100.0)["speed/tokens_per_second"] == 16
-    list(batches_of(1))
-    speed.take_step(2, 0.25)
-    assert speed.figures(2, 10, 1016, 100.25)["speed/tokens_per_second"] == 32
-    assert speed.seconds_left(10, 10) == 0
-
-
 @pytest.mark.slow
 def test_the_same_figures_stand_in_mlflow_and_before_those_who_watch(
     small_examples: Artifact, small_vocabulary: Artifact, local_ray, tmp_path

@@ -11,7 +11,6 @@ from bert_core.hugging_face import export_model
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.state import load_model
 from bert_core.vocabulary import (
-    SPECIAL_TOKENS,
     AddedToken,
     Normalization,
     WordPieceTokenizer,
@@ -114,17 +113,6 @@ def test_tokens_do_not_follow_a_token_that_words_could_then_be_cut_into(small_vo
     tokenizer = WordPieceTokenizer(tokens, Normalization(), (alone,))
     with pytest.raises(UserError, match="cannot follow the added token 'covid'"):
         extended(tokenizer, {"xylophonic": 9, "zyzzyva": 9}, num_tokens=1, min_frequency=1)
-
-
-def test_a_word_too_long_for_the_tokenizer_becomes_no_token() -> None:
-    tokenizer = WordPieceTokenizer([*SPECIAL_TOKENS, "a", "##a"])
-    longest, too_long = "a" * 100, "a" * 101
-    counts = {too_long: 10, longest: 5, "aa": 3}
-    found = extended(tokenizer, counts, num_tokens=2, min_frequency=2)
-    assert found.tokens[-2:] == (longest, "aa")
-    assert found.encode(longest) == [found.vocab_size - 2]
-    with pytest.raises(UserError, match="lower added_words"):
-        extended(tokenizer, counts, num_tokens=3, min_frequency=2)
 
 
 def test_a_vocabulary_that_is_learned_keeps_its_name() -> None:

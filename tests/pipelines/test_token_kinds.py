@@ -12,7 +12,7 @@ from bert_core.vocabulary import SPECIAL_TOKENS, WordPieceTokenizer
 from pipelines.stages.examples.batches import ExampleReader, evaluation_batches
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
-from pipelines.stages.pretraining.baselines import KINDS, Unigrams, token_counts, token_kinds
+from pipelines.stages.pretraining.baselines import KINDS, token_counts, token_kinds
 from pipelines.stages.pretraining.figures import HeldoutExamples, pretraining_figures
 from pipelines.stages.vocabulary.stage import load_tokenizer
 
@@ -91,18 +91,6 @@ def test_the_baseline_of_a_kind_is_its_most_frequent_token(small_examples, small
         of_kind = labels[torch.from_numpy(is_kind)[labels]]
         expected = (of_kind == int(most_frequent)).double().mean()
         assert figures[f"baseline/mlm_accuracy/{kind}"] == pytest.approx(float(expected))
-
-
-def test_a_kind_that_nothing_is_asked_of_is_left_out(small_examples, small_vocabulary):
-    tokenizer = load_tokenizer(small_vocabulary)
-    torch.manual_seed(3)
-    model = PretrainingModel(encoder_config("tiny", tokenizer.vocab_size))
-    kinds = Unigrams.of(small_examples, tokenizer).kinds
-    nothing = dict.fromkeys(["nothing"], np.zeros(tokenizer.vocab_size, dtype=np.bool_))
-    reader = ExampleReader(small_examples, "heldout")
-    figures = pretraining_figures(model, reader, 8, kinds=kinds | nothing)
-    assert "eval/mlm_accuracy/content" in figures
-    assert "eval/mlm_accuracy/nothing" not in figures
 
 
 def test_of_very_many_examples_some_shards_are_counted_the_same_for_any_number_of_ranks(

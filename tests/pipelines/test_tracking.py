@@ -79,13 +79,6 @@ def test_a_tracker_that_does_not_answer_is_named_before_any_work() -> None:
         away.create_run("training", "f", {}, {})
 
 
-def test_a_file_kept_with_a_run_can_be_read_back(tracker: Tracker, tmp_path: Path) -> None:
-    run_id = tracker.create_run("training", "f4", {}, {})
-    tracker.log_text(run_id, "name: demo\n", "recipe.yaml")
-    path = tracker.client().download_artifacts(run_id, "recipe.yaml", str(tmp_path))
-    assert Path(path).read_text() == "name: demo\n"
-
-
 def test_processes_that_are_the_first_at_once_make_the_tracker_in_turn(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     ask = (

@@ -10,7 +10,6 @@ from pipelines.config.errors import UserError
 from pipelines.io.text import Tally
 from pipelines.stages.corpus.settings import CorpusSettings, TextFiles
 from pipelines.stages.corpus.sources import check_inputs, documents, read_span, resolve
-from pipelines.stages.corpus.sources.documents import joined_lines
 from pipelines.stages.corpus.sources.inputs import Span
 from pipelines.stages.corpus.stage import _left_out
 
@@ -109,13 +108,6 @@ def test_lines_of_a_pdf_are_joined_to_paragraphs(tmp_path):
     (text,), _ = read(TextFiles(paths=(str(path),)))
     assert text == "\n".join(pages)
     assert not tally.dropped_files
-
-
-def test_a_word_that_was_parted_at_a_line_s_end_is_whole():
-    page = "The long line of a page that has a par\x02ted word, which goes on in the next\r\nline."
-    assert joined_lines(page) == (
-        "The long line of a page that has a parted word, which goes on in the next line."
-    )
 
 
 def test_files_that_give_nothing_are_counted_and_named(tmp_path):

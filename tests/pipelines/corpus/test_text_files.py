@@ -13,7 +13,7 @@ from fsspec.compression import zstd
 from pydantic import ValidationError
 
 from pipelines.config.errors import UserError
-from pipelines.io.files import expand, open_binary, read_head
+from pipelines.io.files import expand, open_binary
 from pipelines.io.text import Tally
 from pipelines.stages.corpus.cleaning import split_sentences
 from pipelines.stages.corpus.settings import TextFiles
@@ -154,39 +154,11 @@ def test_a_line_without_end_is_cut_between_letters(tmp_path, monkeypatch):
     assert "".join(texts(path, "line")) == "é" * 5000
 
 
-@pytest.mark.parametrize(
-    ("suffix", "kind", "compress"), [("gz", "gzip", gzip.compress), ("zst", "zstd", zstd.compress)]
-)
-def test_a_compressed_file_that_is_cut_is_named(tmp_path, suffix, kind, compress):
-    path = tmp_path / f"broken.txt.{suffix}"
-    path.write_bytes(compress(b"A sentence. " * 1000)[:-20])
-    with pytest.raises(UserError, match=rf"broken\.txt\.{suffix} is not a whole {kind} file"):
-        documents(path, "file")
-
-
-def test_a_file_of_several_zstd_frames_is_read_whole(tmp_path):
-    path = tmp_path / "a.txt.zst"
-    path.write_bytes(zstd.compress(b"One. ") + zstd.compress(b"Two."))
-    assert read_head(str(path), 7) == (b"One. Tw", False)
-
-
 def test_a_binary_file_named_txt_is_refused(tmp_path):
     path = tmp_path / "image.txt"
     path.write_bytes(bytes(range(256)) * 100)
     with pytest.raises(UserError, match=r"image\.txt is not text"):
         documents(path, "file")
-
-
-def test_a_glob_without_a_match_is_refused(tmp_path):
-    with pytest.raises(UserError, match="matches no file"):
-        resolve(TextFiles(paths=(str(tmp_path / "*.txt"),)))
-
-
-def test_a_missing_file_and_no_path_at_all_are_refused(tmp_path):
-    with pytest.raises(UserError, match="does not exist"):
-        resolve(TextFiles(paths=(str(tmp_path / "none.txt"),)))
-    with pytest.raises(UserError, match="at least one path"):
-        resolve(TextFiles())
 
 
 def test_folders_and_globs_list_their_files_sorted_and_once(tmp_path):
@@ -242,12 +214,6 @@ def test_bytes_of_another_encoding_are_refused_with_their_line(tmp_path):
 def test_a_byte_order_mark_is_no_text(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfword")
     assert texts(tmp_path / "a.txt", "file") == ["word"]
-
-
-def test_a_pointer_of_git_lfs_is_refused(tmp_path):
-    (tmp_path / "a.txt").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
-    with pytest.raises(UserError, match=r"a\.txt is a pointer of Git LFS"):
-        documents(tmp_path / "a.txt", "file")
 
 
 def test_a_name_with_brackets_is_a_name_first_and_a_glob_where_nothing_has_it(tmp_path):

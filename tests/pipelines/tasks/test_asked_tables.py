@@ -4,18 +4,16 @@ import io
 import json
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 import torch
 
 from bert_core.config import EncoderConfig
 from bert_core.inference.tables import answer_table
-from bert_core.inference.tags import tag
 from bert_core.model.catalogue import build_model
 from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import WordPieceTokenizer
-from flows.cli.app import DONE, MISTAKE, run
-from pipelines.inference.tables import read_table, write_table
+from flows.cli.app import DONE, run
+from pipelines.inference.tables import write_table
 from pipelines.tasks import Items, Reading, family
 from tests.pipelines.tasks.letters import CONFIG, TOKENS
 
@@ -64,34 +62,6 @@ def test_the_columns_of_a_file_come_out_as_they_went_in(models: Path, tmp_path: 
         assert answered["predicted_predicted_label"] == answered["predicted_label"]
 
 
-def test_dates_and_objects_of_a_file_are_written_too(models: Path, tmp_path: Path) -> None:
-    import datetime
-
-    import pyarrow as pa
-
-    day = datetime.date(2026, 11, 22)
-    pq.write_table(
-        pa.table({"text": ["a"], "day": [day], "of": [{"n": 1}]}), tmp_path / "a.parquet"
-    )
-    named = ["--model", str(models / "sequence_classification"), "--home", str(tmp_path)]
-    for suffix in ("jsonl", "csv", "parquet"):
-        out = tmp_path / f"out.{suffix}"
-        asked = ["--file", str(tmp_path / "a.parquet"), "--out", str(out)]
-        assert run(["predict", *asked, *named]) == DONE
-    assert rows_of(tmp_path / "out.jsonl")[0]["day"] == "2026-11-22"
-    assert read_table(str(tmp_path / "out.csv")).columns["of"] == ['{"n": 1}']
-    assert pq.read_table(tmp_path / "out.parquet").to_pylist()[0]["day"] == day
-
-
-def test_columns_that_parquet_cannot_hold_are_told_before_anything_is_answered(
-    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "a.jsonl").write_text('{"text": "a", "n": 1}\n{"text": "b", "n": "one"}\n')
-    asked = ["--file", str(tmp_path / "a.jsonl"), "--out", str(tmp_path / "a.parquet")]
-    assert run(["predict", *asked, "--model", "none", "--home", str(tmp_path)]) == MISTAKE
-    assert "mixes values of several kinds" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("name", ["words", "split"])
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
 def test_words_that_are_split_already_are_tagged_as_they_were_learned(
@@ -119,18 +89,6 @@ def test_words_that_are_split_already_are_tagged_as_they_were_learned(
     assert alone["tags"][1] == learned[1]
 
 
-def test_words_are_a_list_of_texts(models: Path) -> None:
-    folder = models / "token_classification"
-    model, tokenizer = load_model(folder), WordPieceTokenizer.from_directory(folder)
-    for wrong in ("ab", [("a", "b")], [["a", 1]], []):
-        with pytest.raises(ValueError, match=r"must be|at least one"):
-            tag(model, tokenizer, wrong)
-    with pytest.raises(ValueError, match="found none in row 1"):
-        answer_table(model, tokenizer, {"words": [["a"], ["b", None]]})
-    (tagged,) = tag(model, tokenizer, [["ab", "c"]])
-    assert [(word.word, word.begin, word.end) for word in tagged] == [("ab", 0, 2), ("c", 3, 4)]
-
-
 @pytest.mark.parametrize(
     ("head", "line", "arguments"),
     [
@@ -151,17 +109,6 @@ def test_standard_input_asks_what_arguments_ask(
     monkeypatch.setattr("sys.stdin", typed)
     assert run(["predict", *named]) == DONE
     assert capsys.readouterr().out == expected
-
-
-@pytest.mark.parametrize("head", ["multiple_choice", "span_prediction"])
-def test_a_line_without_its_second_text_is_told(
-    head: str, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"one text\n")))
-    named = ["--model", str(models / head), "--home", str(tmp_path)]
-    assert run(["predict", *named]) == MISTAKE
-    assert "in a line with tabs between them" in capsys.readouterr().err
 
 
 def test_who_answered_and_which_columns_were_taken_is_said_beside_the_answers(

@@ -17,9 +17,6 @@ from bert_core.model.sentence_encoder import SentenceEncoder
 from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from flows.cli.app import DONE, MISTAKE, run
-from pipelines.config.errors import UserError
-from pipelines.inference.answers import asked_of
-from pipelines.inference.tables import read_table
 from tests.pipelines.tasks.letters import CONFIG, TOKENS
 
 PAIRS = question_of_class(MODELS["regression"])
@@ -112,29 +109,6 @@ def test_a_text_that_is_not_there_is_refused_and_a_second_one_stands_for_none(
             answer_table(model, tokenizer, table)
 
 
-@pytest.mark.parametrize("nothing", ["", "  "])
-def test_a_blank_text_is_none(models: Path, nothing: str) -> None:
-    tokenizer = WordPieceTokenizer(TOKENS)
-    heads = ("regression", "multiple_choice", "token_classification")
-    regression, choices, tagger = (load_model(models / head) for head in heads)
-    pairs = {"text": ["a", "b"], "second_text": ["x", nothing]}
-    alone = answer_table(regression, tokenizer, {"text": ["b"]})["value"]
-    assert answer_table(regression, tokenizer, pairs)["value"][1] == pytest.approx(alone[0])
-    both = {"text": ["a b"], "words": [nothing]}
-    assert answer_table(tagger, tokenizer, both)["words"] == [["a", "b"]]
-    # But an empty context has an answer: none.
-    spans, asked = load_model(models / "span_prediction"), {"question": ["a"], "context": [nothing]}
-    assert answer_table(spans, tokenizer, asked)["answer"] == [""]
-    for model, column, table in (
-        (regression, "text", {"text": ["a", nothing]}),
-        (choices, "choices", {"text": ["a", "b"], "choices": [["c", "d"], nothing]}),
-        (choices, "choices", {"text": ["a", "b"], "choices": [["c", "d"], []]}),
-        (SentenceEncoder(CONFIG), "second_text", pairs),
-    ):
-        with pytest.raises(ValueError, match=f"have a {column}, found none in row 1, counted"):
-            answer_table(model, tokenizer, table)
-
-
 def test_lists_are_json_in_cells_of_csv_and_empty_cells_are_nothing(
     models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -165,16 +139,6 @@ def test_lists_are_json_in_cells_of_csv_and_empty_cells_are_nothing(
     assert "row 1 of what is asked, counted from 0, has no text" in capsys.readouterr().err
 
 
-def test_a_row_without_a_text_is_told_before_any_is_answered(
-    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = ["a"] * 3000 + [None]
-    pq.write_table(pa.table({"text": rows}), tmp_path / "in.parquet")
-    named = ["--model", str(models / "regression"), "--home", str(tmp_path)]
-    assert run(["predict", "--file", str(tmp_path / "in.parquet"), *named]) == MISTAKE
-    assert "row 3000 of what is asked, counted from 0, has no text" in capsys.readouterr().err
-
-
 def test_a_list_or_a_table_is_no_text(
     models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -186,24 +150,6 @@ def test_a_list_or_a_table_is_no_text(
         assert "row 1 of what is asked, counted from 0: text must be a text" in (
             capsys.readouterr().err
         )
-
-
-def test_texts_of_parquet_may_be_bytes_in_utf_8_alone(models: Path, tmp_path: Path) -> None:
-    texts = pa.array([b"a", "é".encode()])
-    pq.write_table(pa.table({"text": texts}), tmp_path / "in.parquet")
-    named = ["--model", str(models / "regression"), "--home", str(tmp_path)]
-    assert asked_of(read_table(str(tmp_path / "in.parquet")), {}, PAIRS).columns == {
-        "text": ["a", "é"]
-    }
-    for suffix in ("jsonl", "csv", "parquet"):
-        out = tmp_path / f"out.{suffix}"
-        asked = ["--file", str(tmp_path / "in.parquet"), "--out", str(out)]
-        assert run(["predict", *asked, *named]) == DONE
-        assert asked_of(read_table(str(out)), {}, PAIRS).columns["text"] == ["a", "é"]
-    assert pq.read_table(out).column("text").to_pylist() == texts.to_pylist()
-    pq.write_table(pa.table({"text": ["é".encode("cp1252")]}), tmp_path / "in.parquet")
-    with pytest.raises(UserError, match=r"in the column 'text' of .* are not UTF-8"):
-        asked_of(read_table(str(tmp_path / "in.parquet")), {}, PAIRS)
 
 
 @pytest.mark.parametrize(

@@ -76,13 +76,3 @@ def test_a_row_without_a_text_is_refused_or_left_out(name: str, text: Any, tmp_p
     with pytest.raises(UserError, match="must have a text, found none in line 2"):
         items(path, name)
     assert len(items(path, name, bad_items="skip")) == 1
-
-
-@pytest.mark.parametrize("value", [["a", "b"], {"a": "b"}])
-@pytest.mark.parametrize("name", ["classification", "multi_label", "sentence_embedding"])
-def test_a_list_or_a_table_is_no_text(name: str, value: Any, tmp_path: Path) -> None:
-    good = GOOD[name]
-    bad = {**good, next(iter(good)): value}
-    path = written(tmp_path / "a.jsonl", "\n".join(json.dumps(each) for each in (good, bad)))
-    with pytest.raises(UserError, match=r"have a text as its text, found .* in line 2"):
-        items(path, name)

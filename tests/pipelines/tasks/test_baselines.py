@@ -104,19 +104,6 @@ def test_pairs_are_told_apart_by_what_they_share() -> None:
     assert family("classification").figures(Answers(said, 0), heldout)["eval/accuracy"] > 0.9
 
 
-def test_of_two_texts_a_class_every_word_counts() -> None:
-    rows = [
-        {"text": text, "second_text": None, "label": label}
-        for text, label in (
-            ("good film", "yes"), ("good book", "yes"), ("bad film", "no"), ("bad book", "no"),
-        )
-    ]  # fmt: skip
-    asked = [{"text": "good play", "second_text": None, "label": "yes"}]
-    assert learned("classification", Items(rows, ("no", "yes")), Items(asked, ("no", "yes"))) == {
-        "TF-IDF": ["yes"]
-    }
-
-
 @pytest.mark.parametrize("name", ["classification", "multi_label", "regression"])
 def test_texts_without_a_word_have_no_baseline(name: str) -> None:
     rows = [
@@ -124,26 +111,6 @@ def test_texts_without_a_word_have_no_baseline(name: str) -> None:
         for label, value in (("a", 1.0), ("b", 2.0), ("a", 1.0), ("b", 2.0))
     ]
     assert learned(name, Items(rows, ("a", "b")), Items(rows[:1], ("a", "b"))) == {}
-
-
-def test_labels_of_all_training_texts_or_of_no_other_are_answered_so() -> None:
-    rows = [
-        {"text": f"word{n % 3} more", "second_text": None, "labels": ["all", *["odd"][: n % 2]]}
-        for n in range(12)
-    ]
-    labels = ("all", "odd", "never")
-    ((first,),) = learned("multi_label", Items(rows, labels), Items(rows[:1], labels)).values()
-    assert "all" in first
-    assert "never" not in first
-
-
-def test_few_numbers_are_learned_from_all_the_same() -> None:
-    rows = [
-        {"text": text, "second_text": None, "value": value}
-        for text, value in (("good", 5.0), ("bad", 1.0), ("good one", 5.0))
-    ]
-    (values,) = learned("regression", Items(rows), Items(rows)).values()
-    assert values[0] > values[1]
 
 
 def test_a_word_has_its_most_frequent_tag_and_an_unknown_one_is_outside() -> None:

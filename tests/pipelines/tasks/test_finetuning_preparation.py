@@ -1,7 +1,5 @@
 """What a fine-tuning's settings make of a model before it learns: frozen, smoothed, weighted."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -11,7 +9,6 @@ from bert_core.training.loop import train
 from bert_core.training.optimization import AdamW
 from bert_core.training.optimizer_settings import OptimizationConfig
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.config.errors import UserError
 from pipelines.stages.finetuning.preparation import balanced_weights, prepare
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.tasks import Items, Reading, family
@@ -86,21 +83,3 @@ def test_a_model_reads_no_more_tokens_than_it_was_fine_tuned_on(
     prepare(model, FinetuningSettings(max_tokens=8), examples)
     assert model.config.max_position_embeddings == 8
     assert len(model.encoder.embeddings.position) == 8
-
-
-@pytest.mark.parametrize(
-    ("name", "settings", "message"),
-    [
-        ("classification", {"freeze_layers": 3}, "freeze_layers=3 is more than the 2 layers"),
-        ("regression", {"label_smoothing": 0.1}, "one of several classes, and those of a regr"),
-        ("multiple_choice", {"class_weights": "balanced"}, "for classes with names"),
-    ],
-)
-def test_what_a_model_cannot_be_told_is_refused(
-    name: str, settings: dict[str, Any], message: str, tokenizer: WordPieceTokenizer
-) -> None:
-    task, (train_items, _) = family(name), parts(name)
-    examples = task.examples(train_items, tokenizer, Reading(32))
-    model = task.build_model(CONFIG, train_items.labels)
-    with pytest.raises(UserError, match=message):
-        prepare(model, FinetuningSettings(**settings), examples)

@@ -62,13 +62,6 @@ def test_a_file_without_a_column_is_refused_with_the_setting_that_names_it(
         items(path, name, **settings)
 
 
-def test_a_family_says_which_files_it_reads(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"is no file of labelled items by its name; .* \.jsonl"):
-        items(written(tmp_path / "a.json", "{}"), "classification")
-    with pytest.raises(UserError, match="also SQuAD's"):
-        items(written(tmp_path / "a.txt", "x"), "question_answering")
-
-
 @pytest.mark.parametrize(
     ("value", "message"),
     [
@@ -237,26 +230,6 @@ def test_answers_that_are_not_where_they_say_are_named_or_counted(tmp_path: Path
     left_out = LeftOut()
     assert len(items(path, "question_answering", left_out, bad_items="skip")) == 1
     assert left_out.places == [f"question 7 of {path}"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"context": None}, "must have a context, found none in line 1"),
-        ({"context": 7}, "must have a context, found 7 in line 1"),
-        ({"question": None}, "must have a question, found none in line 1"),
-        ({"answers": [{"text": 4, "answer_start": 4}]}, "have answers that are texts, found 4 in"),
-    ],
-)
-def test_what_is_no_text_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    line = {"question": "Who?", "context": "The cat sat.", "answers": [], **changes}
-    with pytest.raises(UserError, match=message):
-        of_json(tmp_path, "question_answering", line)
-    context, question = line.pop("context"), {"id": "1", **line}
-    article = {"title": None, "paragraphs": [{"context": context, "qas": [question]}]}
-    path = written(tmp_path / "a.json", json.dumps({"data": [article]}))
-    with pytest.raises(UserError, match=message.replace("line 1", "question 1")):
-        items(path, "question_answering")
 
 
 def test_a_text_of_parquet_may_be_bytes_in_utf_8_alone(tmp_path: Path) -> None:

@@ -10,20 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from bert_core.hugging_face import export_model
-from bert_core.inference.tables import answer_table, question_of
+from bert_core.inference.tables import answer_table
 from bert_core.model.rows import CODE_FILE, RowModel, row_model
 from bert_core.training.loop import train
 from bert_core.training.optimization import AdamW
 from bert_core.training.optimizer_settings import OptimizationConfig
 from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import WordPieceTokenizer
-from flows.cli.commands.predict import kinds_of
 from pipelines.artifacts import ArtifactStore
 from pipelines.config.errors import UserError
 from pipelines.inference.answers import check_rows
 from pipelines.registry.opening import local_model
-from pipelines.registry.package import signature_of
 from pipelines.stage import StageContext
 from pipelines.stages.dataset.items import check_inputs
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
@@ -147,14 +144,6 @@ def test_two_codes_of_one_name_are_two_classes(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_its_columns_are_its_signature() -> None:
-    question = question_of(model_of(ranking()))
-    signature = signature_of(question)
-    assert signature.inputs.input_names() == ["query", "candidates"]
-    assert signature.outputs.input_names() == ["ranking", "scores"]
-    assert list(question.example) == ["query", "candidates"]
-
-
 def test_a_model_without_its_code_says_so(tmp_path: Path) -> None:
     save_model(tmp_path / "saved", model_of(ranking()))
     (tmp_path / "saved" / CODE_FILE).unlink()
@@ -168,13 +157,6 @@ def test_nobody_s_folder_runs_its_code(tmp_path: Path) -> None:
     context = StageContext(store=ArtifactStore(tmp_path / "store"))
     with pytest.raises(UserError, match=r"carries the code of its model, task\.py, which loading"):
         local_model(str(tmp_path / "given"), context)
-
-
-def test_an_export_says_that_there_is_no_class(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"found ranking; export its encoder alone \(--pooling"):
-        export_model(tmp_path / "out", model_of(ranking()), None)
-    export_model(tmp_path / "encoder", model_of(ranking()), None, pooling="mean")
-    assert (tmp_path / "encoder" / "config.json").is_file()
 
 
 def settings_of(file: Path, rows: Path, **source: Any) -> DatasetSettings:
@@ -192,18 +174,6 @@ def test_the_items_carry_the_file_and_its_bytes_name_them(file: Path, tmp_path: 
     assert family_of(first).score == "eval/reciprocal_rank"
     assert first.statistics["family"] == "ranking"
     assert len(read_items(first, "train").rows) > 30
-
-
-def test_csv_holds_lists_as_json(file: Path, tmp_path: Path) -> None:
-    rows = tmp_path / "rows.csv"
-    line = '"{} x","[""{}"", ""z""]",0\n'
-    lines = [line.format(letter, letter) for letter in "abcdefghij" * 3]
-    rows.write_text("query,candidates,best\n" + "".join(lines))
-    context = StageContext(store=ArtifactStore(tmp_path / "store"))
-    made = build_dataset(settings_of(file, rows, heldout_fraction=0.5), None, context)
-    (first, *_) = read_items(made, "train").rows
-    assert first["candidates"][1] == "z"
-    assert first["best"] == 0
 
 
 @pytest.mark.parametrize(
@@ -283,21 +253,9 @@ def test_a_name_of_ours_is_not_taken(tmp_path: Path, name: str) -> None:
         family(str(tmp_path / name))
 
 
-def test_an_answer_of_other_columns_is_refused(tokenizer: WordPieceTokenizer) -> None:
-    model = model_of(ranking().replace('"scores": scores[order].tolist()}', '"scores": scores}'))
-    with pytest.raises(ValueError, match="must be plain values as its gives says"):
-        answer_table(model, tokenizer, {"query": ["a"], "candidates": [["b", "c"]]})
-
-
 def test_a_row_with_nothing_to_read_is_named_before_the_first_answer() -> None:
     rows = {"query": ["a", "b"], "candidates": [["c"], []]}
     with pytest.raises(UserError, match="row 7 of rows, counted from 0, has nothing that Ranking"):
         check_rows(model_of(ranking()), rows, [4, 7], "rows")
     check_rows(model_of(ranking()), {"query": ["a"], "candidates": [["c"]]}, [4], "rows")
     check_rows(model_of(ranking()), {"query": ["a"]}, [4], "rows")  # said when it is asked
-
-
-def test_its_models_are_asked_by_the_file(file: Path) -> None:
-    assert kinds_of(str(file)) == ("ranking",)
-    with pytest.raises(UserError, match=r"the \.py file of a task of your own, found rankin"):
-        kinds_of("rankin")

@@ -8,7 +8,7 @@ from bert_core.inference.tables import question_of_class
 from bert_core.model.catalogue import MODELS
 from pipelines.config.errors import UserError
 from pipelines.inference.answers import asked_of
-from pipelines.inference.tables import json_lines, read_shards, read_table, write_table
+from pipelines.inference.tables import read_shards, read_table, write_table
 
 TABLE = {"text": ["a b", 'say "c", d'], "second_text": ["x", "y\tz"]}
 PAIRS = question_of_class(MODELS["regression"])
@@ -22,17 +22,6 @@ def test_a_table_comes_back_as_it_was_written(tmp_path: Path, suffix: str) -> No
     asked = asked_of(read_table(str(path)), {"text": "second_text"}, PAIRS)
     assert asked.columns == {"text": TABLE["second_text"], "second_text": TABLE["second_text"]}
     assert [path.name for path in tmp_path.iterdir()] == [f"a{suffix}"]
-
-
-def test_lists_are_json_in_a_cell(tmp_path: Path) -> None:
-    write_table(tmp_path / "a.csv", {"words": [["a", "é"]], "value": [1.5]})
-    assert (tmp_path / "a.csv").read_text().splitlines() == ["words,value", '"[""a"", ""é""]",1.5']
-    assert list(json_lines({"words": [["é"]]})) == ['{"words": ["é"]}']
-
-
-def test_a_file_of_text_holds_a_text_a_line(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("one\n\n  two \n")
-    assert read_table(str(tmp_path / "a.txt")).columns == {"text": ["one", "two"]}
 
 
 def test_rows_have_their_numbers_in_the_file(tmp_path: Path) -> None:

@@ -44,20 +44,6 @@ def test_figures_and_report_of_classes() -> None:
     }  # fmt: skip
 
 
-def test_of_more_than_two_classes_there_is_no_one_f1() -> None:
-    assert "eval/f1" not in class_figures(["a", "b", "c"], ["a", "b", "b"])
-    assert "eval/f1" not in class_figures(["a", "b"], ["a", "b"], "abc")
-    assert class_figures(["a", "a"], ["a", "b"])["eval/matthews"] == 0.0
-
-
-def test_models_of_one_task_have_the_same_figures_whatever_they_answer() -> None:
-    mixed = class_figures(["b", "a"], ["b", "b"], "ab")
-    one = class_figures(["b", "b"], ["b", "b"], "ab")
-    assert mixed.keys() == one.keys()
-    assert one == {"eval/accuracy": 1.0, "eval/macro_f1": 1.0, "eval/matthews": 0.0, "eval/f1": 1.0}
-    assert class_figures(["a", "a"], ["a", "a"], "ab")["eval/f1"] == 0.0
-
-
 @pytest.mark.parametrize("classes", [2, 3, 7])
 def test_scores_of_classes_are_scikit_learns(classes: int) -> None:
     random = np.random.default_rng(classes)

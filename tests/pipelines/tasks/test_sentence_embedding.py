@@ -9,14 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from bert_core.batch import LabelledBatch
 from bert_core.config import EmbeddingConfig, EncoderConfig
 from bert_core.hugging_face import export_model, import_model
-from bert_core.inference.embedding import cosine_similarity, embed
+from bert_core.inference.embedding import embed
 from bert_core.inference.tables import answer_table
 from bert_core.model.catalogue import EncoderModel
 from bert_core.model.sentence_encoder import SCALE, SentenceEncoder
-from bert_core.ragged import RaggedBatch
 from bert_core.training.initialization import load_encoder_into
 from bert_core.training.loop import train
 from bert_core.training.optimization import AdamW
@@ -26,10 +24,9 @@ from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import ArtifactStore
 from pipelines.config.errors import UserError
 from pipelines.stage import StageContext
-from pipelines.stages.dataset.items import LeftOut, read_labelled
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset, read_items
-from pipelines.tasks import BadItemError, Items, Reading, family
+from pipelines.tasks import Items, Reading, family
 from pipelines.tasks.encoding import shuffled
 
 FAMILY = family("sentence_embedding")
@@ -102,13 +99,6 @@ def test_the_own_second_text_is_chosen_and_pairs_that_share_a_text_do_not_count(
     )
 
 
-def test_a_batch_of_too_few_texts_is_refused(model: SentenceEncoder) -> None:
-    tokens = RaggedBatch.from_sequences([[2, 5, 3], [2, 6, 3], [2, 7, 3]])
-    batch = LabelledBatch.from_arrays(tokens, np.array([0, 1]))
-    with pytest.raises(ValueError, match="2 pairs must hold at least 4 texts, got 3"):
-        model.loss_sums(batch)
-
-
 def test_pairs_that_belong_together_are_learned_without_labels(
     tokenizer: WordPieceTokenizer, model: SentenceEncoder
 ) -> None:
@@ -133,21 +123,6 @@ def test_pairs_that_belong_together_are_learned_without_labels(
     vectors = [embed(model, tokenizer, list(texts)).vectors for texts in (first, second)]
     nearest = (vectors[0] @ vectors[1].T).argmax(axis=1)
     assert np.mean([first[i] == first[j] or i == j for i, j in enumerate(nearest)]) > 0.8
-
-
-@pytest.mark.parametrize(
-    ("record", "found"),
-    [
-        (pair("a", "", "1"), "an empty second one"),
-        (pair("a", "b", "-"), "'-'"),
-        (pair("a", "b", ""), "''"),
-        (pair("a", "b", "nan"), "'nan'"),
-        (pair("a", "b", "-1"), "'-1'"),
-    ],
-)
-def test_what_is_no_pair_is_refused(record: dict[str, Any], found: str) -> None:
-    with pytest.raises(BadItemError, match=found):
-        FAMILY.item(record)
 
 
 def test_parts_that_teach_or_measure_nothing_are_refused() -> None:
@@ -190,28 +165,6 @@ def test_files_of_triplets_and_of_pairs_with_numbers(suffix: str, tmp_path: Path
     assert "baseline/spearman" in dataset.statistics
 
 
-def test_a_label_that_a_later_line_has_is_that_of_its_pair(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    rows = [{"text": "x", "second_text": "y"}, {"text": "x", "second_text": "z"}]
-    path.write_text("\n".join(json.dumps(row) for row in rows))
-    source = LabelledFile(path=str(path), bad_items="skip")
-    assert len(read_labelled(str(path), FAMILY, source, LeftOut())) == 2
-    rows.append({**rows[0], "label": "contradiction"})
-    path.write_text("\n".join(json.dumps(row) for row in rows))
-    found = read_labelled(str(path), FAMILY, source, LeftOut())
-    assert [each.item["value"] for each in found] == [0.0]
-
-
-def test_a_table_without_a_second_text_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text("sentence1,label\nx,1\ny,2\n")
-    settings = DatasetSettings(
-        family="sentence_embedding", source=LabelledFile(path=str(path), text_column="sentence1")
-    )
-    with pytest.raises(UserError, match="set second_text_column to the one you mean"):
-        build_dataset(settings, None, StageContext(store=ArtifactStore(tmp_path / "store")))
-
-
 def test_tables_are_answered_with_vectors_or_with_cosines(
     model: SentenceEncoder, tokenizer: WordPieceTokenizer
 ) -> None:
@@ -246,21 +199,3 @@ def test_vectors_are_made_as_the_encoder_makes_them_in_training_saved_and_export
         again = read(tmp_path / folder)
         assert again.embedding == encoder.embedding
         np.testing.assert_array_equal(embed(again, tokenizer, texts).vectors, expected)
-
-
-def test_cosines_are_of_vectors_of_length_one_whatever_the_encoder_says(
-    tokenizer: WordPieceTokenizer,
-) -> None:
-    torch.manual_seed(1)
-    encoder = EncoderModel(CONFIG, pooler=False)
-    encoder.embedding = EmbeddingConfig(pooling="cls", normalize=False, max_tokens=4)
-    vectors = embed(encoder, tokenizer, ["a b", "c d"]).vectors
-    assert (np.linalg.norm(vectors, axis=1) > 2).all()
-    cosine = float(cosine_similarity(vectors[:1], vectors[1:])[0, 0])
-    asked = {"text": ["a b"], "second_text": ["c d"]}
-    started = SentenceEncoder(CONFIG)
-    load_encoder_into(started, encoder)
-    assert started.embedding == EmbeddingConfig(pooling="cls", max_tokens=4)
-    assert answer_table(started, tokenizer, asked)["value"] == pytest.approx([cosine], abs=1e-5)
-    started.embedding = encoder.embedding  # as in models saved by older versions
-    assert answer_table(started, tokenizer, asked)["value"] == pytest.approx([cosine], abs=1e-5)
