@@ -30,7 +30,7 @@ from flows.reporting.publishing import (
     publish_report,
 )
 from flows.reporting.report import RunReport, StageRecord
-from flows.stopping import flow_in_progress
+from flows.stopping import flow_in_progress, stops_kept
 from pipelines.artifacts import Artifact
 from pipelines.config.errors import first_line, redacted, without_secrets
 from pipelines.recipes.connections import open_context, open_tracker
@@ -82,7 +82,8 @@ class Run:
             named = network_task(function).with_options(
                 task_run_name=f"{title} of {self.recipe.name}"
             )
-            result = named(*inputs, **options)
+            with stops_kept():
+                result = named(*inputs, **options)
         except BaseException as error:
             self.report.failure = f"{_how_it_ended(error)} in stage {title}: {first_line(error)}"
             raise
@@ -141,7 +142,8 @@ def started_run(
         )
         run = Run(recipe=recipe, context=context, report=report, progress=progress, parent=parent)
         try:
-            yield run
+            with stops_kept():
+                yield run
         except BaseException as error:
             run.end(error)
             raise
@@ -191,4 +193,4 @@ def network_task(function: Callable[..., Any]) -> Task[..., Any]:
         retries=len(_RETRY_DELAYS_SECONDS),
         retry_delay_seconds=_RETRY_DELAYS_SECONDS,
         retry_condition_fn=_world_failed,
-    )(without_secrets(function))
+    )(stops_kept()(without_secrets(function)))

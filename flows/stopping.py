@@ -4,6 +4,9 @@ SIGINT is Ctrl-C, SIGTERM what schedulers, `timeout` and containers send, SIGHUP
 closes; each raises KeyboardInterrupt. `timeout` and shells signal the process and then its group: a
 signal within a second of the previous one counts as the same stop.
 
+Serializers and drivers turn a KeyboardInterrupt that falls into them into an error of their own:
+what fails after a stop was stopped.
+
 Prefect is imported only inside functions: commands install the handlers before they import it.
 """
 
@@ -40,6 +43,18 @@ def _stop(number: int, frame: Any) -> None:
 
 
 @contextmanager
+def stops_kept() -> Iterator[None]:
+    """An error that leaves after a stop came in is raised as the KeyboardInterrupt that it was."""
+    before = _last_stop
+    try:
+        yield
+    except Exception as error:
+        if _last_stop == before:
+            raise
+        raise KeyboardInterrupt from error
+
+
+@contextmanager
 def flow_in_progress() -> Iterator[None]:
     """Every flow works inside this: signals stop it as they stop the command, and it is remembered.
 
@@ -52,7 +67,8 @@ def flow_in_progress() -> Iterator[None]:
     if signal.SIGTERM in _handled and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _stop)
     try:
-        yield
+        with stops_kept():
+            yield
     except (KeyboardInterrupt, TerminationSignal):
         _stopped.add(str(flow_run.id))
         raise

@@ -22,6 +22,7 @@ from flows.cli.commands import (
 from flows.cli.commands.fill_mask import fill_mask
 from flows.cli.commands.recipes import recipes
 from flows.cli.commands.run import run as run_command
+from flows.stopping import stops_kept
 from pipelines.config.errors import UserError
 from pipelines.config.versions import code_version
 
@@ -81,14 +82,15 @@ def run(arguments: Sequence[str]) -> int:
     """
     command = typer.main.get_command(app)
     try:
-        result = command.main(list(arguments), prog_name="bertsmith", standalone_mode=False)
+        with stops_kept():
+            result = command.main(list(arguments), prog_name="bertsmith", standalone_mode=False)
     except UserError as error:
         return _tell(f"{error}", MISTAKE)
     except TyperException as error:  # a wrong option or argument
         return _tell(f"{error.format_message()} (see `bertsmith --help`)", MISTAKE)
     except Exit as request:
         return request.exit_code
-    except Abort:
+    except (Abort, KeyboardInterrupt):
         result = INTERRUPTED
     if result == INTERRUPTED:  # Typer's answer to a KeyboardInterrupt
         _tell("stopped; finished work is kept, run the same command to resume", result)

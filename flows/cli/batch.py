@@ -6,6 +6,7 @@ from typing import Any
 
 from flows.cli.registry import explained, model_address, newest_at, say
 from flows.environment import home_folder, prepare_flows
+from flows.stopping import stop_in_order
 from pipelines.config.errors import UserError
 from pipelines.registry.find import is_folder
 
@@ -32,6 +33,7 @@ def predict_batch(
     if model is None:
         model = newest_at(home, *kinds)
         say(f"model: {model_address(model)}")
+    stop_in_order()
     wait_for_api = prepare_flows(home_folder(home))
     from flows.predict import BatchPredictionRecipe, predict
     from flows.reporting.progress_line import progress_on_terminal

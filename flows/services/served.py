@@ -10,7 +10,7 @@ from typing import Any
 
 from prefect import Flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.actions import DeploymentScheduleCreate
+from prefect.client.schemas.actions import DeploymentScheduleCreate, DeploymentUpdate
 from prefect.client.schemas.filters import FlowRunFilter
 from prefect.client.schemas.objects import StateType
 from prefect.client.schemas.responses import DeploymentResponse
@@ -47,9 +47,17 @@ def serve(ready: Path) -> None:
             **(_as_people_left_it(known[name]) if name in known else {"schedules": schedules}),
         )
         assert isinstance(deployment, RunnerDeployment)  # outside of an event loop
-        runner.add_deployment(deployment)
+        deployment_id = runner.add_deployment(deployment)
+        with get_client(sync_client=True) as client:
+            client.update_deployment(deployment_id, closed_parameters(flow))
     ready.touch()
     asyncio.run(runner.start())
+
+
+def closed_parameters(flow: Flow[..., Any]) -> DeploymentUpdate:
+    """What makes the server refuse a parameter that the flow does not have."""
+    schema = {**flow.parameters.model_dump_for_openapi(), "additionalProperties": False}
+    return DeploymentUpdate(parameter_openapi_schema=schema)
 
 
 def _as_people_left_it(deployment: DeploymentResponse) -> dict[str, Any]:

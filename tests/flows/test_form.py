@@ -7,6 +7,7 @@ from prefect.client.orchestration import get_client
 from prefect.exceptions import PrefectHTTPStatusError
 
 from flows.end_to_end import end_to_end
+from flows.services.served import closed_parameters
 from pipelines.recipes.recipe import Recipe
 
 
@@ -38,7 +39,7 @@ def test_nothing_in_the_form_is_an_empty_box(definitions: dict[str, Any]) -> Non
             assert drawn, f"{name}.{field} has nothing that a form could draw: {schema}"
 
 
-def test_the_server_refuses_an_unknown_section_and_an_unknown_stage(prefect_api: str) -> None:
+def test_the_server_refuses_an_unknown_parameter_section_and_stage(prefect_api: str) -> None:
     with get_client(sync_client=True) as client:
         deployment = client.create_deployment(
             flow_id=client.create_flow(end_to_end),
@@ -46,7 +47,9 @@ def test_the_server_refuses_an_unknown_section_and_an_unknown_stage(prefect_api:
             parameter_openapi_schema=end_to_end.parameters.model_dump_for_openapi(),
             enforce_parameter_schema=True,
         )
-        for wrong in ({"recipe": {"pretrainig": {}}}, {"until": "training"}):
+        client.update_deployment(deployment, closed_parameters(end_to_end))
+        unknown = ({"recipee": {}}, {"recipe": {"pretrainig": {}}}, {"until": "training"})
+        for wrong in unknown:
             with pytest.raises(PrefectHTTPStatusError, match="409"):
                 client.create_flow_run_from_deployment(deployment, parameters=wrong)
 

@@ -8,8 +8,11 @@ from typing import Any
 import prefect.exceptions  # before a test names a home that is not there
 import prefect.runtime  # noqa: F401
 import pytest
+from pydantic import BaseModel, field_serializer
+from pydantic_core import PydanticSerializationError
 
 from flows import stopping
+from flows.cli.app import INTERRUPTED, run
 
 _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -86,3 +89,37 @@ def test_a_flow_that_no_command_runs_keeps_prefects_handler(clock: Clock) -> Non
     with stopping.flow_in_progress():
         pass
     assert signal.getsignal(signal.SIGTERM) is kept
+
+
+class Answer(BaseModel):
+    """A stop comes in while pydantic works: it makes an error of its own of the interrupt."""
+
+    number: int
+
+    @field_serializer("number")
+    def interrupted(self, number: int) -> str:
+        os.kill(os.getpid(), signal.SIGINT)
+        return str(number)
+
+
+def test_an_interrupt_that_a_library_swallows_is_an_interrupt(clock: Clock) -> None:
+    stopping.stop_in_order()
+    with pytest.raises(PydanticSerializationError):
+        Answer(number=1).model_dump_json()
+    clock.now += 1.5
+    with pytest.raises(KeyboardInterrupt), stopping.flow_in_progress():
+        Answer(number=1).model_dump_json()
+    with pytest.raises(ValueError, match="its own"), stopping.flow_in_progress():
+        raise ValueError("its own")
+
+
+def test_the_command_ends_as_interrupted(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def listed() -> list[str]:
+        stopping.stop_in_order()
+        return [Answer(number=1).model_dump_json()]
+
+    monkeypatch.setattr("pipelines.recipes.files.preset_names", listed)
+    assert run(["recipes", "list"]) == INTERRUPTED
+    assert "run the same command to resume" in capsys.readouterr().err

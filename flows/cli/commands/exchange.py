@@ -83,7 +83,7 @@ def import_folder(
         print(f"  {version.uri}, loaded in a fresh process, {how}{held}")
         named = f"{version.name}@{registered.alias}" if registered.alias else version.reference
         reference = f"models:/{named}"
-    print(f"next: bertsmith finetune --encoder {reference} --labels FILE")
+    print(f"next: bertsmith run --encoder {reference} --labels FILE")
 
 
 def _what_it_is(artifact: "Artifact") -> list[str]:
