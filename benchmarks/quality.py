@@ -58,7 +58,7 @@ COLOURS = {
 }
 RANDOM = "random weights"
 TFIDF = "baseline/TF-IDF/accuracy"
-# Of SST-2, for every encoder: the rates that did best for most in `quality_2026-11-22.md`.
+# Of SST-2, for every encoder: the rates that did best for most of them on 2026-11-22.
 FINETUNING = FinetuningSettings(
     learning_rate=2e-4, embeddings_rate=10, dropout=0.1, pooling="mean", num_evaluations=1,
     num_seeds=3,
