@@ -143,15 +143,15 @@ CASES: dict[str, tuple[Mistake, str]] = {
     "foreign manifest": (_foreign_manifest, r"is the manifest of another artifact"),
     "empty manifest on an object store": (
         _damaged_manifest_on_an_object_store,
-        r"manifest\.json is damaged \(0 bytes .* run again",
+        r"manifest\.json is not a valid manifest \(0 bytes; .* run again",
     ),
     "manifest of a newer version": (
         _with_manifest(lambda manifest: manifest | {"colour": "blue"}),
-        r"is not a valid manifest: colour: .* update, or remove",
+        r"is not a valid manifest \(.* bytes; colour: .* update, or remove",
     ),
     "manifest that is a list": (
         _with_manifest(lambda manifest: []),
-        "is not a valid manifest: the whole",
+        r"is not a valid manifest \(2 bytes; the whole",
     ),
     "file outside its folder": (
         _with_manifest(_file_of("../../x")),
@@ -162,11 +162,11 @@ CASES: dict[str, tuple[Mistake, str]] = {
     "file that is the manifest": (_with_manifest(_file_of("manifest.json")), "is no file of"),
     "checksum that is a path": (
         _with_manifest(_checksum("../" * 21 + "x")),
-        "not a valid manifest: .*sha256",
+        "not a valid manifest .*sha256",
     ),
     "attempt that is a path": (
         _with_manifest(lambda manifest: manifest | {"attempt": "../.."}),
-        "not a valid manifest: attempt",
+        "not a valid manifest .*; attempt",
     ),
     "store of an unknown protocol": (_name("qq://bucket/x"), "qq:.*neither a folder nor a URL"),
     "store without its bucket": (_name("s3://"), "names no bucket"),

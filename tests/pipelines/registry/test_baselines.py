@@ -80,12 +80,9 @@ def test_an_evaluation_and_a_card_have_them_beside_the_majority_class(
     assert "constant guess" in model_card("classification", "It.", "x/1", model, {})
     # A look through the store tells that the evaluation stands on them, so `prune` keeps both.
     found = build_baselines(model, dataset, models.context.store)
-    (stored,) = (
-        each
-        for each in take_inventory(models.context.store).artifacts
-        if each.manifest.fingerprint == found.fingerprint
-    )
-    assert evaluation.fingerprint in stored.used_by
+    artifacts = take_inventory(models.context.store).artifacts
+    (stored,) = (each for each in artifacts if each.fingerprint == evaluation.fingerprint)
+    assert found.fingerprint in stored.inputs
 
 
 def test_mean_token_embeddings_are_those_of_the_encoder_that_was_tuned(

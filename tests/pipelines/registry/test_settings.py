@@ -14,7 +14,7 @@ from pipelines.recipes.files import read_recipe
         ("alias=v1", "keeps `latest` and numbers"),
         ("candidate_alias=V12", "keeps `latest` and numbers"),
         ("alias='3'", "keeps `latest` and numbers"),  # `--from 3` would mean the version
-        ("alias=best.one", "must fit the pattern"),  # MLflow takes no dot in an alias
+        ("alias=best.one", "must match pattern"),  # MLflow takes no dot in an alias
         ("alias=candidate", "alias and candidate_alias must differ"),
         ("encoder_name=bertsmith-classifier", "encoder_name and classifier_name must differ"),
     ],
