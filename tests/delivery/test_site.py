@@ -58,13 +58,3 @@ def test_reference_has_every_setting_command_and_variable(site: Path) -> None:
     assert 'id="cmdoption-bertsmith-run-set"' in commands
     variables = article(site / "generated" / "environment.html")
     assert all(f'id="envvar-{name}"' in variables for name in VARIABLES)
-
-
-def test_search_works_without_a_server(site: Path) -> None:
-    """A page of a file may load a script, and no data."""
-    index = (site / "searchindex.js").read_text(encoding="utf-8")
-    assert index.startswith("Search.setIndex(")
-    assert "pretraining.mask_fraction" in index
-    page = (site / "search.html").read_text(encoding="utf-8")
-    assert 'src="searchindex.js"' in page
-    assert not re.findall(r'<(?:script|link|img)[^>]*"(?:https?:)?//', page)  # nor the network

@@ -60,7 +60,7 @@ def test_a_full_disk_is_named_and_finished_files_are_kept(tmp_path, small_disk):
     )
 
 
-@pytest.mark.parametrize("size", ["12k", "16k", "20k", "24k", "28k", "32k", "36k"])
+@pytest.mark.parametrize("size", ["12k", "20k", "28k", "36k"])
 def test_wherever_a_disk_is_full_it_is_one_sentence(tmp_path, small_disk, size):
     """A few kilobytes: folders, notes and the manifest are written there, too."""
     path = tmp_path / "labels.csv"

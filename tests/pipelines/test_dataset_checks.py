@@ -32,8 +32,6 @@ def rows(labels: list[str]) -> str:
         (rows([str(n) for n in range(40)]), "too few of each to train on"),
         (rows([*["a", "b"] * 20, ""]), "must have a label, found none in line 42"),
         (rows(["0.0", "4.8"] * 20), r"numbers with fractions \(0.0, 4.8\).*family=regression"),
-        (rows(["a", "b"] * 20) + "\nx,y,z\n", "line 42 of .*has 3 columns"),
-        ("text,stars\nx,1\n", None),
         ("one,two,three\nx,1,y\n", "has no column 'text'"),
         ("", "holds no labelled items"),
     ],

@@ -34,13 +34,9 @@ def test_there_are_never_more_evaluations_than_were_asked_for(
     ("family_name", "values", "message"),
     [
         ("regression", {"label_smoothing": 0.1}, "those of a regression model do not"),
-        ("question_answering", {"class_weights": "balanced"}, "those of a span_prediction model"),
-        ("multi_label", {"search": {"label_smoothing": [0.0, 0.1]}}, "multi_label_classification"),
         ("multiple_choice", {"class_weights": "balanced"}, "choices have none"),
         ("regression", {"long_texts": "windows"}, "a regression model reads"),
-        ("tagging", {"long_texts": "windows"}, "a token_classification model reads"),
         ("tagging", {"pooling": "mean"}, "head of a token_classification model"),
-        ("sentence_embedding", {"pooling": "mean"}, "head of a sentence_embedding model"),
     ],
 )
 def test_what_does_not_fit_the_task_is_refused_before_a_run(
@@ -54,9 +50,3 @@ def test_more_frozen_layers_than_there_are_is_a_fault_of_the_recipe() -> None:
     with pytest.raises(UserError, match="at most the 2 layers of an encoder of size tiny, got 3"):
         read_recipe("demo", ["finetuning.freeze_layers=3"])
     read_recipe("demo", ["finetuning.freeze_layers=2"])
-
-
-def test_seeds_beyond_the_largest_are_refused_before_the_first_trial() -> None:
-    FinetuningSettings(seed=2**31 - 3, num_seeds=3)
-    with pytest.raises(ValueError, match="seed=2147483646 and num_seeds=3 reach beyond"):
-        FinetuningSettings(seed=2**31 - 2, num_seeds=3)

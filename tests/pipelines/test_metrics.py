@@ -8,7 +8,6 @@ import pytest
 from pipelines.tracking.tracker import Tracker
 from pipelines.training import metrics
 from pipelines.training.metrics import MetricLog
-from tests.pipelines.trackers import until
 
 
 @pytest.fixture(autouse=True)
@@ -49,21 +48,3 @@ def test_a_tracker_that_never_answers_is_not_waited_for(monkeypatch) -> None:
             log.add(step, {"train/loss": 1.0})
         log.close()
         assert time.monotonic() - started < 500  # half of what one answer would be waited for
-
-
-def test_a_tracker_that_cannot_be_opened_at_first_gets_later_points(
-    tracker: Tracker, caplog, monkeypatch
-) -> None:
-    """MLflow opens a database with its client, and raises what the database's library does."""
-    run_id = a_run(tracker, "late")
-    addresses = iter(["no-such-kind://x"])
-    client = metrics.MlflowClient
-    monkeypatch.setattr(
-        metrics, "MlflowClient", lambda tracking_uri: client(next(addresses, tracking_uri))
-    )
-    log = MetricLog(tracker.uri, run_id)
-    log.add(1, {"train/loss": 1.0})
-    until(lambda: "no-such-kind" in caplog.text, "the word of its silence")
-    log.add(2, {"train/loss": 1.0})
-    log.close()
-    assert steps_of(tracker, run_id) == [2]  # `finish_run` logs the first one

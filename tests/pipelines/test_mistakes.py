@@ -149,24 +149,14 @@ CASES: dict[str, tuple[Mistake, str]] = {
         _with_manifest(lambda manifest: manifest | {"colour": "blue"}),
         r"is not a valid manifest \(.* bytes; colour: .* update, or remove",
     ),
-    "manifest that is a list": (
-        _with_manifest(lambda manifest: []),
-        r"is not a valid manifest \(2 bytes; the whole",
-    ),
     "file outside its folder": (
         _with_manifest(_file_of("../../x")),
         "must be relative, .*'../../x'",
     ),
-    "absolute file": (_with_manifest(_file_of("/etc/passwd")), "must be relative"),
-    "file with a backslash": (_with_manifest(_file_of("..\\x")), "must be relative"),
     "file that is the manifest": (_with_manifest(_file_of("manifest.json")), "is no file of"),
     "checksum that is a path": (
         _with_manifest(_checksum("../" * 21 + "x")),
         "not a valid manifest .*sha256",
-    ),
-    "attempt that is a path": (
-        _with_manifest(lambda manifest: manifest | {"attempt": "../.."}),
-        "not a valid manifest .*; attempt",
     ),
     "store of an unknown protocol": (_name("qq://bucket/x"), "qq:.*neither a folder nor a URL"),
     "store without its bucket": (_name("s3://"), "names no bucket"),
@@ -174,7 +164,6 @@ CASES: dict[str, tuple[Mistake, str]] = {
     "S3 without credentials": (_s3_without_credentials, "no credentials .* AWS_ACCESS_KEY_ID"),
     "S3 where nobody answers": (_s3_where_nobody_answers, "no server answers .* AWS_ENDPOINT_URL"),
     "cache bound with a unit": (_cache_bound("50 GiB"), "=50 GiB is not a number of bytes"),
-    "cache bound below zero": (_cache_bound("-1"), "is not a number of bytes"),
 }
 
 

@@ -74,11 +74,6 @@ def test_windows_begin_and_end_every_document():
     assert rows(made) == [stream[:8], stream[8:]]
 
 
-def test_a_window_of_one_token_is_left_out():
-    made = token_windows(shard([[7]]), SPECIAL, max_tokens=8)
-    assert rows(made) == [[CLS, *range(10, 17)]]
-
-
 @pytest.mark.parametrize("max_tokens", [8, 16, 50])
 def test_no_example_is_longer_than_asked_for(max_tokens):
     source = [shard([[1, 40, 3], [2], [70]]), shard([[9, 9]], first_group=5)]

@@ -49,10 +49,7 @@ def _references(field: object) -> set[str]:
     ("source", "overrides", "message"),
     [
         ("nothing", [], "neither a preset nor a file named 'nothing'"),
-        ("demo", ["examples.mask_fractoin=0.2"], "has no setting 'examples.mask_fractoin'"),
-        ("demo", ["vocabulary.size=-1"], "vocabulary.size: .*, got -1"),
         ("demo", ["vocabulary.size"], "is not section.setting=value"),
-        ("demo", ["name.size=1"], "goes below 'name', which is a single value"),
         ("demo", ["vocabulary.size=[1"], "is not valid YAML"),
     ],
 )

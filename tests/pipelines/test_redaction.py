@@ -10,7 +10,6 @@ from pipelines.config.errors import (
     UserError,
     clean_error,
     redacted,
-    split_credentials,
     without_secrets,
 )
 from pipelines.recipes.connections import check_tracker
@@ -27,15 +26,8 @@ SIGNED = (
     ("written", "kept"),
     [
         ("http://ann:hidden@host:5000/path", "http://host:5000/path"),
-        ("http://hidden@host", "http://host"),
         ("postgresql+psycopg2://ann:hidden@db/mlflow", "postgresql+psycopg2://db/mlflow"),
         ("s3://AKIA:hid/den+hidden=@bucket/prefix", "s3://bucket/prefix"),
-        ("at http://ann:p@hidden@host/x, and", "at http://host/x, and"),
-        ("http://u:hid'den@host", "http://host"),
-        ("http://u:12345/6hidden@host", "http://host"),
-        ("postgresql://u:hid den@db", "postgresql://db"),
-        ("https://h/x#access_token=hidden&a=1", "https://h/x#access_token=***&a=1"),
-        ("https://h/x?code=hidden&jwt=hidden", "https://h/x?code=***&jwt=***"),
         (
             "mssql+pyodbc://?odbc_connect=UID%3Dann%3BPWD%3Dhidden%3BDATABASE%3Dx",
             "mssql+pyodbc://?odbc_connect=UID%3Dann%3BPWD%3D***%3BDATABASE%3Dx",
@@ -46,7 +38,6 @@ SIGNED = (
             "&X-Amz-Credential=***&X-Amz-Signature=***&X-Amz-Expires=60",
         ),
         ("https://b.blob.core.windows.net/c?sv=1&sig=hidden%3D", "https://b.blob.core.windows.net/c?sv=1&sig=***"),
-        ("https://h/x?api_key=hidden&page=2#part", "https://h/x?api_key=***&page=2#part"),
     ],
 )  # fmt: skip
 def test_user_password_and_signature_are_cut(written: str, kept: str) -> None:
@@ -58,25 +49,12 @@ def test_user_password_and_signature_are_cut(written: str, kept: str) -> None:
     [
         "sqlite:////home/ann/a@b/mlflow.db",
         "http://127.0.0.1:5000/#/models/x@champion",
-        "http://host.org:80/p@q",
-        "http://127.0.0.1:5000 does not answer, ask ann@host.org",
-        "http://[::1]:5000/models/x@champion",
-        "s3://bucket/prefix@2",
-        "models:/name@champion",
-        "file:///tmp/a b@c",
         "mail ann@host.org, key=3; a:b@c",
         "https://h/x?page=2&monkey=3&author=me",
     ],
 )
 def test_nothing_else_is_touched(harmless: str) -> None:
     assert redacted(harmless) == harmless
-
-
-def test_user_and_password_are_decoded_for_the_environment() -> None:
-    uri, credentials = split_credentials("http://ann%40home:p%2Fw@[::1]:5000/base")
-    assert uri == "http://[::1]:5000/base"
-    assert credentials == ("ann@home", "p/w")
-    assert split_credentials("http://host") == ("http://host", None)
 
 
 def test_a_recipe_as_yaml_holds_no_secret_and_the_recipe_itself_still_works() -> None:
@@ -138,8 +116,6 @@ def test_errors_lose_their_secrets_and_keep_their_kind() -> None:
     [
         ("foo://host", "begins with none of http://"),
         ("http://ann:hidden@127.0.0.1:9", "holds a password; give it as MLFLOW_TRACKING_USERNAME"),
-        ("http://127.0.0.1:port", "is no address such as http://host:5000"),
-        ("http://no-such-host.invalid:5000", "does not answer ("),
         ("sqlite:////no/such/folder/mlflow.db", "cannot be written; make its folder"),
     ],
 )

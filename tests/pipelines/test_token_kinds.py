@@ -46,10 +46,6 @@ def test_a_rule_for_any_script(token, kind):
     assert [each for each in KINDS if token in found[each]] == [kind]
 
 
-def test_equally_frequent_tokens_are_told_apart_by_their_id():
-    assert tokens_by_kind({"a": 1, "b": 1, "c": 1})["frequent"] == {"a", "b", "[UNK]"}
-
-
 @pytest.mark.parametrize("objective", ["mlm_nsp", "clm"])
 def test_kinds_add_up_to_the_whole_and_stand_beside_their_baselines(
     objective, small_corpus, small_vocabulary, small_context

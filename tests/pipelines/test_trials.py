@@ -56,17 +56,6 @@ def dataset(small_context, tmp_path_factory) -> Artifact:
     return build_dataset(settings, None, small_context)
 
 
-def test_points_are_every_combination_in_order() -> None:
-    assert SearchSettings().points() == [{}]
-    points = SearchSettings(learning_rate=(1e-3, 1e-4), num_epochs=(1, 2)).points()
-    assert points == [
-        {"learning_rate": rate, "num_epochs": epochs} for rate in (1e-3, 1e-4) for epochs in (1, 2)
-    ]
-    assert FinetuningSettings().is_one_training is True
-    # A single value counts, too.
-    assert FinetuningSettings(search=SearchSettings(dropout=(0.0,))).is_one_training is False
-
-
 def test_auto_is_the_grid_of_the_paper_around_the_recipe() -> None:
     search = SearchSettings(learning_rate="auto", num_epochs="auto", dropout=(0.0,))
     of_paper = search.around(learning_rate=5e-5, num_epochs=3)

@@ -89,18 +89,6 @@ def test_parquet_row_groups_are_divided_without_loss(tmp_path, spans):
     assert found == [("k", text) for text in texts]
 
 
-def test_texts_of_parquet_may_be_bytes_of_utf8(tmp_path):
-    path = tmp_path / "rows.parquet"
-    pq.write_table(pa.table({"text": [b"one", "café".encode()], "kind": [b"k"] * 2}), path)
-    source = TextFiles(paths=(str(path),), label_field="kind")
-    assert read(source)[0] == [("k", "one"), ("k", "café")]
-    others = pa.array([b"one", "café".encode("cp1252")])
-    for column in (others, others.view(pa.string())):
-        pq.write_table(pa.table({"text": column, "kind": ["k"] * 2}), path)
-        with pytest.raises(UserError, match=r"rows\.parquet is(?: not|.* is not) UTF-8"):
-            read(source)
-
-
 def test_a_label_that_holds_nothing_is_none(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("text,kind\none,\ntwo,  \nthree, spam\nfour,spam\n")

@@ -3,7 +3,6 @@
 import bz2
 import gzip
 import lzma
-import textwrap
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -13,9 +12,8 @@ from fsspec.compression import zstd
 from pydantic import ValidationError
 
 from pipelines.config.errors import UserError
-from pipelines.io.files import expand, open_binary
+from pipelines.io.files import expand
 from pipelines.io.text import Tally
-from pipelines.stages.corpus.cleaning import split_sentences
 from pipelines.stages.corpus.settings import TextFiles
 from pipelines.stages.corpus.sources import read_span, resolve, text_files
 from pipelines.stages.corpus.sources.inputs import Span
@@ -88,20 +86,6 @@ def test_hard_wrapped_lines_are_joined_where_that_is_said(tmp_path):
     assert texts(path, "file") == ["A line that\ngoes on.\n\nNext paragraph\nhere."]
     with pytest.raises(ValidationError, match="with layout=line each line stands for itself"):
         TextFiles(layout="line", hard_wrapped=True)
-
-
-def test_a_wrapped_text_gives_the_sentences_of_the_unwrapped_one(tmp_path):
-    paragraphs = [
-        f"Number {number}. It was the kind of morning on which nothing was expected of anybody, "
-        "least of all of the old keeper. He went down to the water. There was none."
-        for number in range(40)
-    ]
-    (tmp_path / "plain.txt").write_text("\n\n".join(paragraphs))
-    (tmp_path / "wrapped.txt").write_text("\n\n".join(textwrap.fill(p, 60) for p in paragraphs))
-    (plain,) = texts(tmp_path / "plain.txt", "file")
-    (wrapped,) = texts(tmp_path / "wrapped.txt", "file", hard_wrapped=True)
-    assert split_sentences(wrapped) == split_sentences(plain)
-    assert len(split_sentences(plain)) == 160
 
 
 def test_scripts_without_blanks_gain_none_where_lines_are_joined(tmp_path):
@@ -179,14 +163,6 @@ def test_what_a_file_is_named_by_covers_its_bytes(tmp_path):
     assert resolve(source)[1][0].digest != before
 
 
-@pytest.mark.parametrize("protocol", ["", "file://", "local://"])
-def test_local_files_are_found_by_path_and_by_url(tmp_path: Path, protocol: str) -> None:
-    (tmp_path / "a.txt").write_text("One.")
-    assert expand(f"{protocol}{tmp_path}/*.txt") == [f"{tmp_path}/a.txt"]
-    with open_binary(f"{protocol}{tmp_path}/a.txt") as stream:
-        assert stream.read() == b"One."
-
-
 @pytest.mark.parametrize(
     ("encoding", "named"), [("utf-16", "utf-8"), ("cp1251", "cp1251"), ("gbk", "gb18030")]
 )
@@ -209,11 +185,6 @@ def test_bytes_of_another_encoding_are_refused_with_their_line(tmp_path):
         documents(path, "file")
     with pytest.raises(ValidationError, match="no encoding is called 'klingon'"):
         TextFiles(encoding="klingon")
-
-
-def test_a_byte_order_mark_is_no_text(tmp_path):
-    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfword")
-    assert texts(tmp_path / "a.txt", "file") == ["word"]
 
 
 def test_a_name_with_brackets_is_a_name_first_and_a_glob_where_nothing_has_it(tmp_path):

@@ -139,32 +139,13 @@ def test_lists_are_json_in_cells_of_csv_and_empty_cells_are_nothing(
     assert "row 1 of what is asked, counted from 0, has no text" in capsys.readouterr().err
 
 
-def test_a_list_or_a_table_is_no_text(
-    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    named = ["--model", str(models / "regression"), "--home", str(tmp_path)]
-    for value in (["a", "b"], {"a": "b"}):
-        path = tmp_path / "in.jsonl"
-        path.write_text("\n".join(json.dumps({"text": text}) for text in ("a", value)))
-        assert run(["predict", "--file", str(path), *named]) == MISTAKE
-        assert "row 1 of what is asked, counted from 0: text must be a text" in (
-            capsys.readouterr().err
-        )
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["predict", "a", "b", "--model", "{models}/multiple_choice"], "two or more choices"),
         (["predict", "a", "--model", "{models}/span_prediction"], "a question and a context"),
-        (
-            ["predict", "a", "--no-answer-above", "0", "--model", "{models}/regression"],
-            "is for question answering",
-        ),
-        (["predict", "a", "--task", "tags"], "--task is classification, multi-label"),
         (["predict", "a", "--file", "a.csv"], "either texts or --file"),
         (["predict", "a", "--out", "a.pdf", "--model", "{models}/tag"], "answers are written to"),
-        (["predict", "a", "--out", "/no/where.csv", "--model", "x"], "in a folder that exists"),
         (["predict", "a", "--out", "{models}/a.csv", "--model", "x"], "a.csv cannot be written"),
     ],
 )

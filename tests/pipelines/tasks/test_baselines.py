@@ -86,24 +86,6 @@ def test_nothing_of_the_heldout_items_is_learned(name: str) -> None:
     assert learned(name, train, heldout) == learned(name, train, heldout._replace(rows=silent))
 
 
-def test_pairs_are_told_apart_by_what_they_share() -> None:
-    random = np.random.default_rng(0)
-
-    def pairs(size: int) -> list[dict[str, Any]]:
-        rows = []
-        for number in range(size):
-            first, second = random.permutation(60)[:8].reshape(2, 4)
-            second = first if number % 2 else second
-            texts = (" ".join(f"word{index}" for index in each) for each in (first, second))
-            label = ("other", "same")[number % 2]
-            rows.append(dict(zip(("text", "second_text"), texts, strict=True)) | {"label": label})
-        return rows
-
-    train, heldout = (Items(pairs(size), ("other", "same")) for size in (200, 60))
-    (said,) = learned("classification", train, heldout).values()
-    assert family("classification").figures(Answers(said, 0), heldout)["eval/accuracy"] > 0.9
-
-
 @pytest.mark.parametrize("name", ["classification", "multi_label", "regression"])
 def test_texts_without_a_word_have_no_baseline(name: str) -> None:
     rows = [

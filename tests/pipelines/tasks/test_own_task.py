@@ -181,7 +181,6 @@ def test_the_items_carry_the_file_and_its_bytes_name_them(file: Path, tmp_path: 
     [
         ('{"query": "a", "candidates": ["b"]}', "have a value in query, candidates, best"),
         ('{"query": "a", "candidates": "b", "best": 0}', "have a list of texts in candidates"),
-        ('{"query": "a", "candidates": ["b"], "best": 0.5}', "have a whole number in best"),
         (
             '{"query": "a", "candidates": ["b"], "best": 3}',
             SCORED,
@@ -219,16 +218,11 @@ ANSWER = ranking().index("    def answer(")
     ("source", "words"),
     [
         ("class Ranking(:\n", r"must be Python, but line 1 is not \(invalid syntax\); correct it"),
-        ("import no_such_library\n", "could not be run: ModuleNotFoundError in line 1"),
         ("x = 1\n\n1 / 0\n", "could not be run: ZeroDivisionError in line 3"),
         ("import torch\n", "one class that extends bert_core.RowModel, found none"),
-        (f"{ranking()}\n\nclass Other(Ranking):\n    pass\n", "found Ranking, Other; give each"),
         (ranking().replace("    takes =", "    asks ="), "must say what it takes: columns by name"),
         (ranking().replace("best\": int", "best\": dict"), "must say what it learns"),
-        (ranking().replace('"best": int', '"query": str'), "must not learn what it takes, found"),
-        (ranking().replace("    score =", "    figure ="), 'add score = "..."'),
         (ranking()[:LOSS] + ranking()[ANSWER:], "must define loss, found none; add it"),
-        (ranking().replace("    @staticmethod\n", ""), "must be a @staticmethod"),
     ],
 )  # fmt: skip
 def test_a_file_that_is_no_task_is_refused_in_a_sentence(
@@ -239,11 +233,6 @@ def test_a_file_that_is_no_task_is_refused_in_a_sentence(
         family(str(file))
     assert str(refused.value).startswith(f"the task {file} cannot be used: ")
     assert "\n" not in str(refused.value)
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"gone\.py"):
-        family(str(tmp_path / "gone.py"))
 
 
 @pytest.mark.parametrize("name", ["regression.py", "token_classification.py", "My-Task.py"])

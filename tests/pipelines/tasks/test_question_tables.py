@@ -55,14 +55,6 @@ def test_shards_of_a_file_hold_its_rows_in_order(
         assert [value for shard in found for value in shard.columns[name]] == values
 
 
-def test_lines_are_read_as_they_are_asked_for(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("text\none\ntwo\nthree,four\n")
-    shards = read_shards(str(tmp_path / "a.csv"), 2)
-    assert next(shards).columns == {"text": ["one", "two"]}
-    with pytest.raises(UserError, match="line 4"):
-        next(shards)
-
-
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
