@@ -1,29 +1,21 @@
-"""What the files of infra/ may name: commands, variables and modules that exist in the code."""
+"""What the files of infra/ may name: commands and modules that exist in the code."""
 
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Sequence
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import pytest
 from typer.main import get_command
-
-from pipelines.config import environment
 
 ROOT = Path(__file__).parents[2]
 INFRA = ROOT / "infra"
 KUBERNETES = INFRA / "kubernetes"
 DEPLOYING = ROOT / "docs" / "deploying.md"
 ENTRYPOINT = "/usr/local/bin/entrypoint"
-
-# Variables that other programs read, by whom; those of Prefect are asked of its own settings.
-_AWS = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION"}
-_PREFECT_KUBERNETES = "PREFECT_INTEGRATIONS_KUBERNETES_"  # settings of its worker's package
 
 
 def is_command(words: Sequence[str]) -> bool:
@@ -109,47 +101,6 @@ def _is_prefect(arguments: Sequence[str]) -> bool:
     return True
 
 
-def foreign_names(variables: Iterable[str]) -> set[str]:
-    """Of `variables` those that nothing reads."""
-    return {name for name in variables if not _is_read(name)}
-
-
-def _is_read(name: str) -> bool:
-    if name in _AWS:
-        return True
-    if name.startswith("BERTSMITH_"):
-        preparation = KUBERNETES / "base" / "preparation.yaml"
-        return name in _names_in(
-            ROOT / "flows", ROOT / "pipelines", INFRA / "entrypoint.sh", preparation
-        )
-    if name.startswith(_PREFECT_KUBERNETES):
-        settings = pytest.importorskip("prefect_kubernetes.settings").KubernetesSettings
-        return name.lower() in _prefect_names(settings, _PREFECT_KUBERNETES.lower())
-    if name.startswith("PREFECT_"):
-        from prefect.settings import Settings
-
-        return name.lower() in _prefect_names(Settings)
-    if name.startswith("MLFLOW_"):
-        import mlflow.environment_variables as known
-        from mlflow.cli import server
-
-        return hasattr(known, name) or name in {each.envvar for each in server.params}
-    if name.startswith("RAY_"):
-        return name.encode() in _words_of_ray()
-    return False
-
-
-def as_prefect_takes_them(variables: Mapping[str, str]) -> None:
-    """Raise where Prefect's settings refuse a value of `variables`."""
-    from prefect.settings import Settings
-
-    own = {name: str(value) for name, value in variables.items() if name.startswith("PREFECT_")}
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        for name, value in own.items():
-            monkeypatch.setenv(name, value)
-        Settings()
-
-
 def _prefect_names(model: type, prefix: str = "prefect_") -> set[str]:
     from pydantic import AliasChoices, BaseModel
 
@@ -164,20 +115,3 @@ def _prefect_names(model: type, prefix: str = "prefect_") -> set[str]:
         if isinstance(field.validation_alias, AliasChoices):
             names |= {str(each).lower() for each in field.validation_alias.choices}
     return names
-
-
-def _names_in(*places: Path) -> str:
-    files = [f for p in places for f in ([p] if p.is_file() else p.rglob("*.py"))]
-    listed = Path(environment.__file__)  # what is only listed is not read
-    return "\n".join(file.read_text(encoding="utf-8") for file in files if file != listed)
-
-
-@cache
-def _words_of_ray() -> bytes:
-    """Ray's core, which reads most of its variables, and two parts of its own in Python."""
-    spec = find_spec("ray")
-    assert spec is not None
-    assert spec.origin is not None
-    folder = Path(spec.origin).parent
-    others = _names_in(folder / "dashboard" / "modules" / "metrics", folder / "_common" / "usage")
-    return (folder / "_raylet.so").read_bytes() + others.encode()

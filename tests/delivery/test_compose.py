@@ -10,13 +10,11 @@ import pytest
 import yaml
 
 from pipelines.training.launch import PATIENCE_SECONDS
-from tests.delivery.composition import COMPOSE, read, written
+from tests.delivery.composition import COMPOSE, read
 from tests.delivery.declared import (
     ENTRYPOINT,
     INFRA,
     ROOT,
-    as_prefect_takes_them,
-    foreign_names,
     is_command,
 )
 
@@ -96,14 +94,6 @@ def test_the_worker_s_pool_is_the_one_that_is_made_and_deployed_to(ours: dict[st
     (file,) = re.findall(r"--prefect-file (\S+)", script)
     packed = (ROOT / "pyproject.toml").read_text()
     assert f'"share/bertsmith" = ["infra/automations.yaml", "infra/{Path(file).name}"]' in packed
-
-
-def test_every_variable_means_something(ours: dict[str, Any], passwords: Path) -> None:
-    secret = {**written(passwords, "clients"), **written(passwords, "servers")}
-    for name, service in ours.items():
-        variables = {**service.get("environment", {}), **secret}
-        assert not foreign_names(variables), name
-        as_prefect_takes_them(variables)
 
 
 def test_commands_of_the_runbooks_are_there(ours: dict[str, Any]) -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.delivery.composition import COMPOSE, read
-from tests.delivery.declared import ROOT, as_prefect_takes_them, foreign_names, is_command
+from tests.delivery.declared import ROOT, is_command
 from tests.delivery.pages import blocks, mentions, name_of, typed_lines, user_pages
 
 PROGRAMS = ("bertsmith", "prefect", "ray")
@@ -84,18 +83,3 @@ def exported(typed: list[str]) -> dict[str, str]:
     words = [shlex.split(line, comments=True) for line in typed if line.startswith("export ")]
     pairs = [word.partition("=") for each in words for word in each[1:]]
     return {name: value for name, _, value in pairs}
-
-
-def test_a_server_that_is_installed_by_hand_is_told_what_the_composition_tells_it() -> None:
-    typed = installation()
-    before = exported(typed[: typed.index("prefect server start --host 0.0.0.0")])
-    composed = read(COMPOSE)["services"]["prefect"]["environment"]
-    assert {name for name in composed if name.startswith("PREFECT_")} <= set(before)
-    lasts = "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE"
-    assert before[lasts] == composed[lasts]
-    as_prefect_takes_them({name: text for name, text in before.items() if "…" not in text})
-    image = (ROOT / "infra" / "Dockerfile").read_text(encoding="utf-8")
-    switches = {name for name in before if re.search(rf"\b{name}=", image)} - {"PREFECT_HOME"}
-    assert len(switches) == 4  # no part reports to its makers
-    assert all(f"{name}={before[name]}" in image for name in switches)
-    assert not foreign_names(set(before) - {"DO_NOT_TRACK"})

@@ -6,7 +6,7 @@ from pathlib import Path
 import yaml
 
 from flows.services.first_start import make_credentials
-from tests.delivery.declared import ENTRYPOINT, INFRA, ROOT, foreign_names, is_command
+from tests.delivery.declared import ENTRYPOINT, INFRA, ROOT, is_command
 
 DOCKERFILE = (INFRA / "Dockerfile").read_text(encoding="utf-8")
 LAST_STAGE = DOCKERFILE[DOCKERFILE.rindex("\nFROM ") :]
@@ -34,13 +34,6 @@ def test_what_it_copies_is_there_and_sent_to_the_builder() -> None:
         assert (ROOT / name).exists(), name
         assert name in sent, f"{name} is left out by .dockerignore"
     assert sent == set(sources)
-
-
-def test_its_variables_mean_something() -> None:
-    variables = re.findall(r"^(?:ENV)?\s+([A-Z_]+)=", LAST_STAGE, flags=re.MULTILINE)
-    theirs = {"PATH", "PYTHONUNBUFFERED", "DO_NOT_TRACK"}
-    assert {"BERTSMITH_HOME", *theirs} <= set(variables)
-    assert not foreign_names(set(variables) - theirs)
 
 
 def test_it_runs_as_nobody_special_and_says_whether_it_is_well() -> None:

@@ -9,14 +9,11 @@ import pytest
 from tests.delivery.declared import (
     DEPLOYING,
     ROOT,
-    as_prefect_takes_them,
-    foreign_names,
     is_command,
 )
 from tests.delivery.overlays import (
     VERSIONS,
     Manifest,
-    chooses,
     containers,
     of_kind,
     pod_templates,
@@ -44,35 +41,6 @@ def test_every_role_is_a_command_of_the_image(overlay: list[Manifest]) -> None:
             assert "RayCluster" in name or is_command(each["args"]), f"{name}: {each.get('args')}"
 
 
-def test_every_variable_means_something(
-    overlay: list[Manifest], secrets: dict[str, set[str]]
-) -> None:
-    places = of_kind(overlay, "ConfigMap")
-    job = work_pool(overlay)["job_configuration"]["job_manifest"]["spec"]["template"]
-    everywhere = [*pod_templates(overlay), ("a flow run", job)]
-    arguments = set(re.findall(r"\$\((\w+)\)", str([pod for _, pod in everywhere])))
-    assert arguments == set()  # programs read their own variables
-    for name, template in everywhere:
-        for each in containers(template):
-            listed = each["env"] if isinstance(each.get("env"), list) else []
-            variables = {own["name"]: value_of(own, places) for own in listed}
-            for source in each.get("envFrom", ()):
-                if "configMapRef" in source:
-                    variables |= places[source["configMapRef"]["name"]]["data"]
-                else:
-                    variables |= dict.fromkeys(secrets[source["secretRef"]["name"]], "a:b")
-            assert not foreign_names(variables.keys()), name
-            as_prefect_takes_them(variables)
-
-
-def value_of(variable: Manifest, places: dict[str, Manifest]) -> str:
-    """As a pod's container gets it: as it stands there, or from a ConfigMap."""
-    if "value" in variable:
-        return str(variable["value"])
-    key = variable["valueFrom"]["configMapKeyRef"]
-    return str(places[key["name"]]["data"][key["key"]])
-
-
 def test_ports_that_are_named_are_open(overlay: list[Manifest]) -> None:
     services = of_kind(overlay, "Service")
     deployments = of_kind(overlay, "Deployment")
@@ -91,18 +59,6 @@ def test_ports_that_are_named_are_open(overlay: list[Manifest]) -> None:
     for policy in of_kind(overlay, "NetworkPolicy").values():
         for rule in policy["spec"].get("ingress", ()):
             assert {port["port"] for port in rule.get("ports", ())} <= named
-
-
-def test_policies_and_budgets_choose_pods_that_are_there(overlay: list[Manifest]) -> None:
-    labels = [template["metadata"]["labels"] for _, template in pod_templates(overlay)]
-    chosen = [
-        (each["kind"], each["spec"].get("podSelector") or each["spec"].get("selector"))
-        for kind in ("NetworkPolicy", "PodDisruptionBudget")
-        for each in of_kind(overlay, kind).values()
-    ]
-    assert len(chosen) == 5
-    for kind, selector in chosen:
-        assert not selector or any(chooses(selector, each) for each in labels), f"{kind} {selector}"
 
 
 def typed(page: Path) -> list[list[str]]:

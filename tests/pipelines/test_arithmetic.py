@@ -10,7 +10,6 @@ import torch
 from bert_core.backends.precision import compute_dtype
 from pipelines.artifacts import ArtifactStore
 from pipelines.cluster.connection import local_cpus
-from pipelines.cluster.mapping import answer_of, ask_node
 from pipelines.config.errors import UserError
 from pipelines.config.runtime import RuntimeSettings
 from pipelines.stage import StageContext
@@ -43,21 +42,6 @@ def test_a_cluster_is_asked_through_one_of_its_nodes(local_ray, monkeypatch):
     found = arithmetic_of("bf16", RuntimeSettings(training_workers=1))
     assert (found.device, found.precision) == ("cpu", "bf16")
     assert found.torch != "0.0.driver"
-
-
-@pytest.mark.parametrize(
-    ("error", "remedy"),
-    [(ImportError("no module x"), "install there"), (RuntimeError("no GPU"), "that node's logs")],
-)
-def test_a_node_that_fails_is_named_with_a_remedy_for_its_error(local_ray, error, remedy):
-    def fail() -> None:
-        raise error
-
-    asked = ask_node(ray.get_runtime_context().get_node_id(), fail)
-    with pytest.raises(
-        UserError, match=rf"^the node n cannot run Bertsmith: .*{error}; .*{remedy}"
-    ):
-        answer_of(asked, "the node n", 200.0)
 
 
 @pytest.fixture

@@ -89,13 +89,6 @@ def test_an_encoder_of_ours_is_read_by_the_mean_wherever_it_lies(
     )
 
 
-def test_what_is_said_is_left_alone(context: StageContext, tmp_path: Path) -> None:
-    items = dataset(context, tmp_path)
-    start = encoder(context, tmp_path / "there", is_ours=False)
-    asked = FinetuningSettings(pooling="mean", num_epochs=2.5, learning_rate=3e-5)
-    assert resolved_settings(asked, items, start, lambda progress: None) == asked
-
-
 def test_a_head_that_reads_words_has_no_pooling(context: StageContext, tmp_path: Path) -> None:
     items = dataset(context, tmp_path, "tagging")
     start = encoder(context, tmp_path / "there", "mean", is_ours=False)

@@ -1,6 +1,8 @@
 """Reading examples back: the same batches for any number of workers, from any step on."""
 
 import shutil
+import threading
+import time
 from dataclasses import replace
 from itertools import pairwise
 
@@ -16,6 +18,7 @@ from pipelines.stages.examples.batches import (
     evaluation_batches,
     micro_batches,
     num_evaluation_batches,
+    prefetched,
 )
 from pipelines.stages.examples.stage import ExampleSettings, build_examples
 from pipelines.stages.vocabulary.stage import load_tokenizer
@@ -199,3 +202,33 @@ def test_other_objectives_read_back_without_pairs(
     else:
         assert isinstance(batch, LabelledBatch)
         assert batch.num_labels == batch.tokens.num_tokens - batch.tokens.num_sequences
+
+
+def test_prefetching_changes_nothing_and_ends_with_its_context(reader):
+    def batches_of(step):
+        return micro_batches(reader, seed=0, step=step, global_batch_size=20, micro_batch_size=6)
+
+    with prefetched(batches_of, 6) as ahead:
+        for step in (0, 1, 2, 4, 5):  # one is left out
+            for (number, batch), (expected_number, expected) in zip(
+                ahead(step), batches_of(step), strict=True
+            ):
+                assert number == expected_number
+                assert equal(batch, expected)
+        with pytest.raises(ValueError, match="below num_steps=6"):
+            ahead(6)
+    assert not [thread for thread in threading.enumerate() if "prefetch" in thread.name]
+
+
+def test_an_error_of_the_reading_is_raised_where_its_step_is_asked_for():
+    def batches_of(step):
+        if step == 1:
+            raise OSError("the disk is gone")
+        yield step, None
+
+    with prefetched(batches_of, 10) as ahead:
+        assert list(ahead(0)) == [(0, None)]
+        time.sleep(0.05)
+        with pytest.raises(OSError, match="the disk is gone"):
+            ahead(1)
+    assert not [thread for thread in threading.enumerate() if "prefetch" in thread.name]

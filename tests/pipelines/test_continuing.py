@@ -116,16 +116,6 @@ def test_of_a_model_for_another_task_the_encoder_is_taken(
     assert torch.equal(kept["encoder.embeddings.token"], source.encoder.embeddings.token)
 
 
-def test_a_checkpoint_that_lacks_its_head_is_still_refused(
-    source, small_vocabulary, small_context, tmp_path
-):
-    bare = build_model("encoder", source.config)
-    tokenizer = load_tokenizer(small_vocabulary)
-    folder = published(tmp_path / "model", bare, tokenizer, "BertForMaskedLM")
-    with pytest.raises(UserError, match=r"have no cls\.predictions\.bias"):
-        existing_encoder(str(folder), small_context)
-
-
 def test_words_of_the_corpus_become_tokens_at_the_end(folder, source, small_corpus, small_context):
     settings = VocabularySettings(encoder=str(folder), added_words=20)
     vocabulary = build_vocabulary(settings, small_corpus, small_context)

@@ -160,34 +160,6 @@ def test_nothing_is_dropped_without_being_counted(tmp_path, small_context):
     assert kept + 4 == len(blocks)
 
 
-def test_weights_mix_sources_into_one_corpus(tmp_path, small_context):
-    for name in ("once", "thrice"):
-        blocks = [invented_text(1000 * len(name) + number, 5) for number in range(30)]
-        (tmp_path / f"{name}.txt").write_text("\n\n".join(blocks))
-    sources = tuple(
-        TextFiles(paths=(str(tmp_path / f"{name}.txt"),), layout="blank_line", weight=weight)
-        for name, weight in (("once", 1.0), ("thrice", 3.0))
-    )
-    statistics = build_corpus(CorpusSettings(sources=sources), small_context).statistics
-    train, heldout = (
-        {name: counts["documents"] for name, counts in statistics[split]["by_source"].items()}
-        for split in ("train", "heldout")
-    )
-    assert train["once"] + heldout.get("once", 0) == 30
-    assert train["thrice"] == 3 * (30 - heldout.get("thrice", 0))
-
-
-def test_corpora_that_hold_too_little_are_refused(tmp_path, small_context):
-    def settings(text: str, layout: str = "file") -> CorpusSettings:
-        (tmp_path / "a.txt").write_text(text)
-        return CorpusSettings(sources=(TextFiles(paths=(str(tmp_path / "a.txt"),), layout=layout),))
-
-    with pytest.raises(UserError, match=r"has none \(dropped: 1 too few characters\)"):
-        build_corpus(settings("Short."), small_context)
-    with pytest.raises(UserError, match=r"at least 4 documents.*has 1; .*a finer layout"):
-        build_corpus(settings(invented_text(0, 20)), small_context)
-
-
 def test_stray_blank_lines_are_refused_and_not_taken_for_the_ends_of_documents(
     tmp_path, small_context
 ):

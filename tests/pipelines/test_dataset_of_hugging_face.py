@@ -97,26 +97,6 @@ def test_tags_have_names(tmp_path: Path) -> None:
     assert read_items(dataset, "train").rows[0]["tags"] == ["B-PER", "O", "O"]
 
 
-def test_questions_are_read_as_squad_has_them_on_the_hub(tmp_path: Path) -> None:
-    context = "It was written by Grace Hopper."
-    found = Dataset.from_dict(
-        {
-            "id": [str(n) for n in range(30)],
-            "title": [f"t {n // 2}" for n in range(30)],
-            "context": [f"{context} {n}" for n in range(30)],
-            "question": [f"Who wrote {n}?" for n in range(30)],
-            "answers": [{"text": ["Grace Hopper"], "answer_start": [18]}] * 30,
-        }
-    )
-    found.save_to_disk(str(tmp_path / "squad"))
-    dataset = built(tmp_path, "question_answering", dataset=str(tmp_path / "squad"))
-    train, heldout = ({int(row["id"]) // 2 for row in read_items(dataset, split).rows}
-                      for split in ("train", "heldout"))  # fmt: skip
-    assert not train & heldout  # an article is on one side
-    row = read_items(dataset, "train").rows[0]
-    assert (row["answers"], row["starts"]) == (["Grace Hopper"], [18])
-
-
 def test_a_class_that_is_none_is_refused_with_its_row(copy: Path, tmp_path: Path) -> None:
     hidden = rows(10).map(lambda row: {"label": -1 if row["idx"] == 3 else row["label"]})
     DatasetDict({"train": rows(20), "test": hidden}).save_to_disk(str(tmp_path / "hidden"))

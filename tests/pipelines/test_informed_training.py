@@ -74,8 +74,3 @@ def test_a_head_that_an_encoder_does_not_bring_begins_at_the_frequencies(
     points = json.loads(encoder.local("history.json").read_text())
     baseline = points[-1]["baseline/mlm_loss"]
     assert max(point["train/mlm_loss"] for point in points) < baseline + 0.15
-
-
-def test_an_encoder_that_is_there_already_keeps_its_weights():
-    with pytest.raises(ValueError, match="initialization=informed is for random weights"):
-        PretrainingSettings(encoder="models:/some@champion", initialization="informed")

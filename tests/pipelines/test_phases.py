@@ -9,9 +9,8 @@ from pipelines.recipes.files import read_recipe
 from pipelines.stages.examples.batches import ExampleReader, micro_batches
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
-from pipelines.stages.pretraining.settings import PretrainingSettings, phases_of, split_of
+from pipelines.stages.pretraining.settings import PretrainingSettings, phases_of
 from pipelines.stages.pretraining.training import TrainingExamples
-from pipelines.training.placement import schedule
 
 TWO_PHASES = PretrainingSettings(
     num_steps=10, short_steps_fraction=0.7, global_batch_size=8, micro_batch_size=4,
@@ -95,24 +94,3 @@ def test_a_step_on_either_side_of_the_boundary_is_what_its_own_phase_gives(examp
 def test_phases_without_their_examples_are_refused(overrides, sentence):
     with pytest.raises(UserError, match=sentence):
         read_recipe("demo", overrides)
-
-
-def test_too_many_workers_for_the_short_steps_are_told_of_their_settings():
-    settings = PretrainingSettings(
-        num_steps=10, short_steps_fraction=0.9, global_batch_size=256, micro_batch_size=16,
-        short_micro_batch_size=64,
-    )  # fmt: skip
-    with pytest.raises(UserError) as caught:
-        schedule(
-            RuntimeSettings(training_workers=8),
-            [{"CPU": 8.0}],
-            split_of(settings),
-            one_thread_each=True,
-        )
-    assert str(caught.value) == (
-        "8 training workers cannot share the 4 micro-batches of a step of pretraining "
-        "(short_global_batch_size=256, short_micro_batch_size=64); set "
-        "pretraining.short_micro_batch_size=32 or set runtime.training_workers to at most 4"
-    )
-    alike = settings.model_copy(update={"short_micro_batch_size": None})
-    assert split_of(alike).prefix == ""  # the one setting that both take

@@ -12,7 +12,6 @@ from pipelines.config.errors import (
     redacted,
     without_secrets,
 )
-from pipelines.recipes.connections import check_tracker
 from pipelines.recipes.files import completed, read_recipe
 from pipelines.recipes.recipe import Recipe
 
@@ -139,15 +138,3 @@ def test_a_tracker_that_cannot_be_there_is_refused_at_once_and_without_mlflow(
     assert told.returncode == 0, told.stderr
     assert sentence in told.stdout
     assert "hidden" not in told.stdout
-
-
-def test_the_trackers_that_may_be_there_are_let_pass(tmp_path, monkeypatch) -> None:
-    from pipelines.config.runtime import RuntimeSettings
-
-    for uri in (
-        f"sqlite:///{tmp_path / 'mlflow.db'}", "postgresql://db/mlflow", "mysql+pymysql://db/x",
-        "databricks", "databricks://profile", "",
-    ):  # fmt: skip
-        check_tracker(RuntimeSettings(tracking_uri=uri, home=str(tmp_path)))
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # the proxy alone knows the way
-    check_tracker(RuntimeSettings(tracking_uri="http://mlflow.example:5000"))

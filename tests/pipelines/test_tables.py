@@ -159,6 +159,10 @@ def test_parquet_and_both_kinds_of_arrow_files_are_read(tmp_path: Path) -> None:
     pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet")
     with pytest.raises(UserError, match=r"a text in the column .text. of .* is not UTF-8"):
         rows(tmp_path / "a.parquet")
+    twice = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], ["text", "text"])
+    pq.write_table(twice, tmp_path / "a.parquet")
+    with pytest.raises(UserError, match="has two columns 'text'; rename or remove one"):
+        rows(tmp_path / "a.parquet")
 
 
 def test_only_what_was_written_is_a_pattern(

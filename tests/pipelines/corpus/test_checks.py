@@ -78,16 +78,6 @@ def test_servers_that_do_not_answer_are_told_at_once(monkeypatch):
         check(TextFiles(paths=("s3://bucket/a.txt",)))
 
 
-def test_an_object_store_without_credentials_is_told(monkeypatch, tmp_path):
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_ENDPOINT_URL"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    with pytest.raises(UserError, match="no credentials for it were found"):
-        check(TextFiles(paths=("s3://some-bucket/a.txt",)))
-
-
 def test_the_checks_import_nothing_heavy():
     code = (
         "import sys; import pipelines.stages.corpus.sources, pipelines.stages.dataset.items; "

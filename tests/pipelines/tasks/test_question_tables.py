@@ -1,5 +1,6 @@
 """Tables of questions are read as people have them, and written."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,12 @@ from bert_core.inference.tables import question_of_class
 from bert_core.model.catalogue import MODELS
 from pipelines.config.errors import UserError
 from pipelines.inference.answers import asked_of
-from pipelines.inference.tables import read_shards, read_table, write_table
+from pipelines.inference.tables import (
+    check_output,
+    read_shards,
+    read_table,
+    write_table,
+)
 
 TABLE = {"text": ["a b", 'say "c", d'], "second_text": ["x", "y\tz"]}
 PAIRS = question_of_class(MODELS["regression"])
@@ -75,3 +81,13 @@ def test_faults_of_a_table_are_named(tmp_path: Path, name: str, content: str, me
         question, column = question_of_class(MODELS["multiple_choice"]), "choices"
     with pytest.raises(UserError, match=message):
         asked_of(read_table(str(tmp_path / name)), {column: "body"}, question)
+
+
+def test_what_cannot_be_written_is_said_before_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UserError, match=r"/proc/out\.csv cannot be written"):
+        write_table(Path("/proc/out.csv"), {"text": ["a"]})
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)  # a superuser may
+    with pytest.raises(UserError, match="cannot be written; name a file in a folder"):
+        check_output(tmp_path / "out.csv", {})
