@@ -42,18 +42,6 @@ def test_every_command_is_one(page: Path) -> None:
             assert is_command(words), line
 
 
-def test_commands_are_found_wherever_they_stand() -> None:
-    said = "docker compose run --rm bertsmith run demo"
-    assert list(commands(said)) == [["bertsmith", "run", "demo"]]
-    said = "A=b bertsmith doctor  # or more"
-    assert list(commands(said)) == [["bertsmith", "doctor"]]
-    said = "exec worker sh -c '. /there; prefect version'"
-    assert list(commands(said)) == [["prefect", "version"]]
-    found = [words for line in lines(ROOT / "docs" / "operations.md") for words in commands(line)]
-    assert ["bertsmith", "doctor"] in found
-    assert {words[0] for words in found} == set(PROGRAMS)
-
-
 @pytest.mark.parametrize(
     "words",
     [

@@ -154,24 +154,6 @@ def test_a_builder_killed_in_the_middle_leaves_no_artifact_and_its_whole_files(
     assert names == ["a.txt", "b.txt", "manifest.json"]
 
 
-def test_a_store_that_cannot_be_written_is_explained(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(UserError, match="the store cannot be written"):
-        _build(ArtifactStore(tmp_path / "file"))
-
-
-def test_a_copy_of_an_object_store_on_a_disk_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BERTSMITH_CACHE", str(tmp_path / "cache"))
-    remote = ArtifactStore(f"memory://{tmp_path.name}/store")
-    artifact = _build(remote)
-    remote.filesystem.get(remote.root, str(tmp_path / "copy"), recursive=True)
-    copied = ArtifactStore(tmp_path / "copy").find(artifact.kind, artifact.fingerprint)
-    assert copied is not None
-    assert (copied.local_folder() / "a.txt").read_text() == "contents of a.txt"
-
-
 def test_what_other_code_began_starts_over_and_is_left_for_prune(
     store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -42,24 +42,6 @@ def cluster(local_ray, monkeypatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "the one that this process is connected to")
 
 
-def refuse_to_be_told(progress: Progress) -> None:
-    raise AssertionError(progress.note)
-
-
-@pytest.mark.parametrize(
-    "ranks",
-    [
-        RuntimeSettings(training_workers=1000),
-        RuntimeSettings(training_workers=1, wait_for_nodes_seconds=60),
-    ],
-    ids=["not to wait", "there is room"],
-)
-def test_what_is_not_waited_for_is_not_told(cluster, ranks):
-    known = len(placement_group_table())
-    assert wait_for_room(ranks, refuse_to_be_told, "pretraining") == 0
-    assert len(placement_group_table()) == known
-
-
 def test_a_wait_ends_with_its_time_and_is_told_once(cluster):
     told: list[Progress] = []
     ranks = RuntimeSettings(training_workers=1000, wait_for_nodes_seconds=2)

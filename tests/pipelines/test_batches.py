@@ -1,9 +1,7 @@
 """Reading examples back: the same batches for any number of workers, from any step on."""
 
-import shutil
 import threading
 import time
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -11,7 +9,6 @@ import pytest
 import torch
 
 from bert_core.batch import LabelledBatch, PretrainingBatch
-from pipelines.config.errors import UserError
 from pipelines.stages.examples.batches import (
     ExampleReader,
     epoch_of,
@@ -141,25 +138,6 @@ def test_ranks_divide_the_held_out_batches_among_them(small_examples, world_size
     numbers = [number for share in shares for number, _ in share]
     assert sorted(numbers) == sorted(alone)
     assert all(equal(batch, alone[number]) for share in shares for number, batch in share)
-
-
-def test_a_shard_is_opened_when_an_example_of_it_is_read(small_examples, tmp_path):
-    """Of a remote store nothing is fetched that nobody reads: here the other shards are gone."""
-    names = small_examples.names("train-000-")
-    assert len(names) > 2
-    shutil.copytree(small_examples.url, tmp_path / "examples")
-    for name in small_examples.names("train-"):
-        if name != names[1]:
-            (tmp_path / "examples" / name).unlink()
-    partial = replace(small_examples, root=str(tmp_path / "examples"))
-    reader, whole = ExampleReader(partial, "train"), ExampleReader(small_examples, "train")
-    assert reader.pass_sizes == whole.pass_sizes
-    assert reader.num_tokens == whole.num_tokens == small_examples.statistics["train"]["tokens"]
-    first = small_examples.manifest.files[names[0]].figures["examples"]
-    read = reader.rows(0, np.array([first, first + 1]))
-    assert read.input_ids.tolist() == whole.rows(0, np.array([first, first + 1])).input_ids.tolist()
-    with pytest.raises(UserError, match="found no file"):
-        reader.rows(0, np.array([0]))
 
 
 def test_static_masks_are_the_shards_own(small_corpus, small_vocabulary, small_context):

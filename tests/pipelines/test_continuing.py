@@ -155,12 +155,6 @@ def test_examples_in_other_tokens_or_for_another_objective_are_refused(
         settings_for(PretrainingSettings(), encoder, examples, own)
 
 
-@pytest.mark.parametrize("reference", ["0" * 32, "no such folder", "models:/name@champion"])
-def test_what_is_no_encoder_is_a_sentence(reference, small_context):
-    with pytest.raises(UserError, match="no encoder"):
-        existing_encoder(reference, small_context)
-
-
 def test_added_words_do_not_begin_with_rows_that_nothing_trained(
     source, small_corpus, small_vocabulary, small_context, tmp_path
 ):

@@ -1,30 +1,7 @@
-"""Waiting for Ray's fit(): what it raises is raised, and an exit does not wait for it."""
+"""Waiting for Ray's fit(): an exit does not wait for it."""
 
 import subprocess
 import sys
-
-import pytest
-
-from pipelines.training import launch
-
-
-class Wish:
-    """Of a training run that nobody may stop."""
-
-
-class Trainer:
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
-
-    def fit(self) -> None:
-        raise self.error
-
-
-@pytest.mark.parametrize("error", [ValueError("bad"), SystemExit(3), KeyboardInterrupt()])
-def test_whatever_ends_the_fit_reaches_the_caller(error):
-    with pytest.raises(type(error)) as raised:
-        launch._fit(Trainer(error), Wish())
-    assert raised.value is error
 
 
 def test_an_interrupted_wait_exits_though_the_fit_never_returns():

@@ -45,17 +45,6 @@ def _files(store: ArtifactStore) -> list[str]:
     return [path for path in store.filesystem.find(store.root) if "/.lock-" not in path]
 
 
-def test_the_inventory_tells_what_is_made_from_what(store: ArtifactStore) -> None:
-    corpus = _build(store, "corpus")
-    vocabulary = _build(store, "vocabulary", corpus=corpus)
-    inventory = take_inventory(store)
-    assert inventory.users() == {corpus.fingerprint: [vocabulary.fingerprint]}
-    assert {each.kind: each.manifest for each in inventory.artifacts} == {
-        "corpus": corpus.manifest, "vocabulary": vocabulary.manifest,
-    }  # fmt: skip
-    assert inventory.num_bytes > 200
-
-
 def test_what_is_used_stays_with_all_that_made_it(store: ArtifactStore) -> None:
     corpus = _build(store, "corpus")
     vocabulary = _build(store, "vocabulary", corpus=corpus)

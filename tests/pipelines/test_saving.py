@@ -176,19 +176,6 @@ def test_a_last_one_that_gets_no_answer_is_tried_again_before_the_worker_is_repl
     assert len(said) == 3
 
 
-def test_a_store_that_is_full_keeps_nothing_of_a_checkpoint_that_it_refused(
-    scratch: Path, tmp_path: Path
-) -> None:
-    store = Store()
-    state, said = state_on(tmp_path / "work", PyFileSystem(store))
-    store.num_refusals, store.number = 1, errno.ENOSPC
-    assert save(state, at(4), is_last=True)
-    with pytest.raises(UserError, match=r"\[Errno 28\] .* free some space"):
-        save_at_end(state, at(4), is_last=True, is_saved=True)
-    assert len(said) == 1
-    assert list((tmp_path / "work").iterdir()) == []
-
-
 def save_from_a_full_disk(rank: int, folder: str) -> tuple[list[bool], list[str]]:
     """Of two ranks the writer finds no place for its first checkpoint."""
     state, said = state_on(Path(folder), LocalFileSystem(), averaging_decay=0.5)

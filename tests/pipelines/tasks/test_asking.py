@@ -125,17 +125,9 @@ def test_lists_are_json_in_cells_of_csv_and_empty_cells_are_nothing(
     table.write_text("text,choices\na,\"['b', 'c']\"\n")
     assert run(["predict", "--file", str(table), *chooser]) == MISTAKE
     assert "choices must hold lists of texts, in CSV as JSON" in capsys.readouterr().err
-    pairs, alone = tmp_path / "pairs.csv", tmp_path / "alone.csv"
-    pairs.write_text("text,second_text\na,x\nb,\n")
-    alone.write_text("text\nb\n")
-    rater = ["--model", str(models / "regression"), "--home", str(tmp_path), "--json"]
-    values = []
-    for path in (pairs, alone):
-        assert run(["predict", "--file", str(path), *rater]) == DONE
-        values.append(json.loads(capsys.readouterr().out.splitlines()[-1])["value"])
-    assert values[0] == pytest.approx(values[1])
-    alone.write_text("text,other\na,1\n,2\n")
-    assert run(["predict", "--file", str(alone), *rater]) == MISTAKE
+    table.write_text("text,other\na,1\n,2\n")
+    rater = ["--model", str(models / "regression"), "--home", str(tmp_path)]
+    assert run(["predict", "--file", str(table), *rater]) == MISTAKE
     assert "row 1 of what is asked, counted from 0, has no text" in capsys.readouterr().err
 
 

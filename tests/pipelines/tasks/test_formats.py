@@ -4,8 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from pipelines.config.errors import UserError
@@ -220,16 +218,6 @@ def test_answers_that_are_not_where_they_say_are_named_or_counted(tmp_path: Path
     left_out = LeftOut()
     assert len(items(path, "question_answering", left_out, bad_items="skip")) == 1
     assert left_out.places == [f"question 7 of {path}"]
-
-
-def test_a_text_of_parquet_may_be_bytes_in_utf_8_alone(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    labels = pa.array([1, 0])
-    pq.write_table(pa.table({"text": [b"good", "café".encode()], "label": labels}), path)
-    assert [row["text"] for row in items(path, "classification")] == ["good", "café"]
-    pq.write_table(pa.table({"text": [b"good", "café".encode("cp1252")], "label": labels}), path)
-    with pytest.raises(UserError, match=r"have a text as its text, found b'caf.* in row 2"):
-        items(path, "classification")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.artifacts import ArtifactStore
 from pipelines.config.errors import UserError
-from pipelines.inference.answers import check_rows
 from pipelines.registry.opening import local_model
 from pipelines.stage import StageContext
 from pipelines.stages.dataset.items import check_inputs
@@ -240,11 +239,3 @@ def test_a_name_of_ours_is_not_taken(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(ranking())
     with pytest.raises(UserError, match=r"cannot be the name of a task.*; rename "):
         family(str(tmp_path / name))
-
-
-def test_a_row_with_nothing_to_read_is_named_before_the_first_answer() -> None:
-    rows = {"query": ["a", "b"], "candidates": [["c"], []]}
-    with pytest.raises(UserError, match="row 7 of rows, counted from 0, has nothing that Ranking"):
-        check_rows(model_of(ranking()), rows, [4, 7], "rows")
-    check_rows(model_of(ranking()), {"query": ["a"], "candidates": [["c"]]}, [4], "rows")
-    check_rows(model_of(ranking()), {"query": ["a"]}, [4], "rows")  # said when it is asked
