@@ -6,18 +6,26 @@ in the order of the texts. A text longer than the model can read loses its end, 
 how many did. Batches hold what suits the device; where one does not fit its memory, it is halved.
 """
 
-from bert_core.inference.answers import Answer, answer
-from bert_core.inference.embedding import Embedded, cosine_similarity, embed, nearest
-from bert_core.inference.labels import (
+from bert_core.inference.answers import (
+    Answer,
     Assigned,
     Chosen,
     Classified,
     Rated,
+    TaggedWord,
+    answer,
     assign_labels,
     choose,
     classify,
     rate,
+    tag,
 )
-from bert_core.inference.maps import AttentionMaps, attention_maps
-from bert_core.inference.tags import TaggedWord, tag
+from bert_core.inference.embedding import (
+    AttentionMaps,
+    Embedded,
+    attention_maps,
+    cosine_similarity,
+    embed,
+    nearest,
+)
 from bert_core.inference.tokens import Candidate, complete, fill_mask, next_sentence_probability

@@ -1,15 +1,219 @@
-"""Answers to questions, read from a text of any length."""
+"""What a fine-tuned model answers: classes, numbers, choices, spans and tags.
 
+N = texts, C = classes.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bert_core.backends.precision import Precision
-from bert_core.inference.texts import run_batches, with_head, with_marks
-from bert_core.inference.windows import Window, longest_question, question_windows
-from bert_core.model.catalogue import Model, SpanPredictor
+from bert_core.inference.texts import (
+    EncodedTexts,
+    Text,
+    check_texts,
+    encode_texts,
+    parts_of,
+    run_batches,
+    with_head,
+    with_marks,
+)
+from bert_core.inference.windows import (
+    Window,
+    WordWindow,
+    longest_question,
+    question_windows,
+    text_windows,
+    word_windows,
+)
+from bert_core.model.catalogue import (
+    Model,
+    MultiLabelClassifier,
+    MultipleChoice,
+    SequenceClassifier,
+    SequenceRegressor,
+    SpanPredictor,
+    TokenClassifier,
+)
+from bert_core.model.task_models import class_names
 from bert_core.vocabulary import WordPieceTokenizer
+
+_CHUNK: Final = re.compile(r"\S+")
+_OPENING: Final = frozenset("([{<\"'`“‘„«‹¿¡")
+_CLOSING: Final = frozenset(")]}>\"'`”’»›.,;:!?…")
+# Those that BERT's own tokenizer sets apart (tokenization.py, _is_chinese_char).
+_IDEOGRAPHS: Final = (
+    (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F), (0x2B820, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Classified:
+    """The class of each text, in the order of the texts."""
+
+    labels: list[str]
+    probabilities: NDArray[np.float32]  # [N, C]
+    num_truncated: int  # texts longer than the model can read, whose end was left out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Assigned:
+    """None, some or all classes of each text, in the order of the texts."""
+
+    labels: list[list[str]]  # of each text, the likeliest first
+    probabilities: NDArray[np.float32]  # [N, C], independent of each other
+    num_truncated: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rated:
+    """The number of each text, in the order of the texts."""
+
+    values: NDArray[np.float32]  # [N]
+    num_truncated: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """Which of several continuations fits best."""
+
+    index: int
+    probabilities: list[float]
+    num_truncated: int
+
+
+def classify(
+    model: Model,
+    tokenizer: WordPieceTokenizer,
+    texts: Sequence[Text],
+    precision: Precision = "float32",
+) -> Classified:
+    """The class of each text or pair of texts, with the probabilities of all classes.
+
+    A model that reads windows averages theirs. Raises ValueError for a model with another head, and
+    for what is not a list of texts.
+    """
+    model = with_head(model, SequenceClassifier)
+    probabilities, num_truncated = _probabilities(
+        model, tokenizer, texts, lambda logits: logits.softmax(dim=-1), precision
+    )
+    names = class_names(model)
+    return Classified(
+        labels=[names[index] for index in probabilities.argmax(dim=-1).tolist()],
+        probabilities=probabilities.float().numpy(),
+        num_truncated=num_truncated,
+    )
+
+
+def assign_labels(
+    model: Model,
+    tokenizer: WordPieceTokenizer,
+    texts: Sequence[Text],
+    *,
+    threshold: float = 0.5,
+    precision: Precision = "float32",
+) -> Assigned:
+    """The classes whose probability reaches `threshold`, of each text or pair of texts.
+
+    A model that reads windows averages theirs. Raises ValueError for a model with another head, a
+    threshold outside of [0, 1], and for what is not a list of texts.
+    """
+    model = with_head(model, MultiLabelClassifier)
+    if not 0.0 <= threshold <= 1.0:
+        raise ValueError(f"threshold must lie in [0, 1], got {threshold}")
+    probabilities, num_truncated = _probabilities(model, tokenizer, texts, torch.sigmoid, precision)
+    names = class_names(model)
+    best = probabilities.sort(dim=-1, descending=True, stable=True)
+    return Assigned(
+        labels=[
+            [names[i] for i, p in zip(indices, values, strict=True) if p >= threshold]
+            for indices, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        ],
+        probabilities=probabilities.float().numpy(),
+        num_truncated=num_truncated,
+    )
+
+
+def _probabilities(
+    model: SequenceClassifier | MultiLabelClassifier,
+    tokenizer: WordPieceTokenizer,
+    texts: Sequence[Text],
+    probable: Callable[[Tensor], Tensor],
+    precision: Precision,
+) -> tuple[Tensor, int]:
+    """[N, C] means over the windows of each text, and how many texts were cut.
+
+    In float64, so that the sums do not depend on the order of the batches.
+    """
+    max_tokens, num_truncated = model.config.max_position_embeddings, 0
+    means = torch.zeros(len(texts), model.num_labels, dtype=torch.float64)
+    for first, part in parts_of(texts):
+        windows = text_windows(tokenizer, part, max_tokens, reads_windows=model.reads_windows)
+        num_truncated += windows.encoded.num_truncated
+        owners = first + torch.from_numpy(windows.texts)
+        for members, _, logits in run_batches(model, windows.encoded, model, precision):
+            means.index_add_(0, owners[members], probable(logits).double())
+        means[first : first + len(part)] /= torch.from_numpy(windows.num_windows)[:, None]
+    return means, num_truncated
+
+
+def rate(
+    model: Model,
+    tokenizer: WordPieceTokenizer,
+    texts: Sequence[Text],
+    precision: Precision = "float32",
+) -> Rated:
+    """The number a regression model gives each text or pair of texts.
+
+    Raises ValueError for a model with another head, and for what is not a list of texts.
+    """
+    model = with_head(model, SequenceRegressor)
+    values, num_truncated = _numbers(model, tokenizer, texts, precision)
+    return Rated(values=values.numpy(), num_truncated=num_truncated)
+
+
+def choose(
+    model: Model,
+    tokenizer: WordPieceTokenizer,
+    prompt: str,
+    choices: Sequence[str],
+    precision: Precision = "float32",
+) -> Chosen:
+    """Which of `choices` continues `prompt` best.
+
+    Raises ValueError for a model with another head, and if there are no choices.
+    """
+    model = with_head(model, MultipleChoice)
+    pairs = [(prompt, choice) for choice in choices]
+    scores, num_truncated = _numbers(model, tokenizer, pairs, precision)
+    return Chosen(
+        index=int(scores.argmax()),
+        probabilities=scores.softmax(dim=0).tolist(),
+        num_truncated=num_truncated,
+    )
+
+
+def _numbers(
+    model: SequenceRegressor | MultipleChoice,
+    tokenizer: WordPieceTokenizer,
+    texts: Sequence[Text],
+    precision: Precision,
+) -> tuple[Tensor, int]:
+    """[N] the head's number for each text, and how many texts were cut."""
+    values, num_truncated = torch.empty(len(texts)), 0
+    for first, part in parts_of(texts):
+        encoded = encode_texts(tokenizer, part, model.config.max_position_embeddings)
+        num_truncated += encoded.num_truncated
+        for members, _, found in run_batches(model, encoded, model, precision):
+            values[first + members] = found
+    return values, num_truncated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,18 +234,16 @@ def answer(
     context: str,
     *,
     max_answer_tokens: int = 30,
-    stride: int | None = None,
     null_threshold: float | None = None,
-    batch_tokens: int | None = None,
     precision: Precision = "float32",
 ) -> Answer:
     """The span of `context` that answers `question` best.
 
-    A context too long for the model is read in windows that advance by `stride` tokens, or by half
-    a window. With `null_threshold` the answer is empty where "no answer" beats the best span by
-    more than it (Devlin et al., 2019, section 4.3); without it some span is returned, of a context
-    with a word. A question of more than 64 tokens loses its end, as in training. Raises ValueError
-    for a model with another head.
+    A context too long for the model is read in windows that advance by half a window. With
+    `null_threshold` the answer is empty where "no answer" beats the best span by more than it
+    (Devlin et al., 2019, section 4.3); without it some span is returned, of a context with a word.
+    A question of more than 64 tokens loses its end, as in training. Raises ValueError for a model
+    with another head.
     """
     model = with_head(model, SpanPredictor)
     context_ids, spans = tokenizer.encode_with_offsets(context)
@@ -49,11 +251,9 @@ def answer(
         return Answer(text="", begin=0, end=0, score=0.0, null_score=0.0)
     readable = model.config.max_position_embeddings
     question_ids = tokenizer.encode(question)[: longest_question(readable)]
-    encoded, windows = question_windows(tokenizer, question_ids, context_ids, readable, stride)
+    encoded, windows = question_windows(tokenizer, question_ids, context_ids, readable)
     null_score, best, begin, end = torch.inf, -torch.inf, 0, 0
-    for members, lengths, values in run_batches(
-        model, encoded, model, batch_tokens=batch_tokens, precision=precision
-    ):
+    for members, lengths, values in run_batches(model, encoded, model, precision):
         for index, logits in zip(members.tolist(), values.split(lengths), strict=True):
             window = windows[index]
             null_score = min(null_score, float(logits[0].sum()))
@@ -79,3 +279,134 @@ def best_span(logits: Tensor, max_tokens: int) -> tuple[float, int, int]:
 def inside(logits: Tensor, window: Window) -> Tensor:
     """The logits of the context's tokens alone."""
     return logits[window.num_before : window.num_before + window.num_tokens]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaggedWord:
+    """A word of a text, where it is, and its tag."""
+
+    word: str
+    begin: int  # index of the word's first character in the text; of a list, in " ".join(words)
+    end: int  # index after its last
+    label: str
+    probability: float
+
+
+class _Word(NamedTuple):
+    text: str
+    begin: int
+    end: int
+    tokens: list[int]
+
+
+def tag(
+    model: Model,
+    tokenizer: WordPieceTokenizer,
+    texts: Sequence[str | list[str]],
+    precision: Precision = "float32",
+) -> list[list[TaggedWord]]:
+    """The words of each text, or of each list of words, with their tags.
+
+    A word has the tag of its first token, as in training. A text longer than the model reads is
+    read in windows that advance by half a window, and each word has its tag
+    from the window with most context around it. Words are separated by white space. Brackets,
+    quotes and punctuation at the start or end of a word are separate words, and so are characters
+    that the tokenizer separates, such as Chinese ones. The words of a list stay as they are, one
+    tag each. Raises ValueError for a model with another head, and for what is not a list of texts.
+    """
+    model = with_head(model, TokenClassifier)
+    alone = ["" if isinstance(text, list) else text for text in texts]
+    check_texts(texts if isinstance(texts, str) else alone)
+    if not all(isinstance(text, str) for text in alone):
+        raise ValueError("texts that are tagged must be single ones, got a pair")
+    lists = (text for text in texts if isinstance(text, list))
+    if not all(isinstance(word, str) for words in lists for word in words):
+        raise ValueError("words that are tagged must be texts, got a list with something else")
+    words = [
+        _given_words(tokenizer, text) if isinstance(text, list) else list(_words(tokenizer, text))
+        for text in texts
+    ]
+    max_tokens = model.config.max_position_embeddings
+    windows = [
+        (index, window)
+        for index, found in enumerate(words)
+        for window in word_windows(tokenizer, [word.tokens for word in found], max_tokens)
+    ]
+    names = class_names(model)
+    tagged: list[dict[int, TaggedWord]] = [{} for _ in texts]
+    encoded = sequences_of([window for _, window in windows])
+    for members, lengths, logits in run_batches(model, encoded, model, precision):
+        rows = logits.softmax(dim=-1).split(lengths)
+        for member, probabilities in zip(members.tolist(), rows, strict=True):
+            index, window = windows[member]
+            best = probabilities.max(dim=-1)
+            for number, place in zip(window.words, window.places, strict=True):
+                word = words[index][number]
+                tagged[index][number] = TaggedWord(
+                    word=word.text,
+                    begin=word.begin,
+                    end=word.end,
+                    label=names[best.indices[place]],
+                    probability=float(best.values[place]),
+                )
+    return [[found[number] for number in sorted(found)] for found in tagged]
+
+
+def sequences_of(windows: Sequence[WordWindow]) -> EncodedTexts:
+    """The windows as what batches are made of."""
+    sequences = [window.sequence for window in windows]
+    return EncodedTexts(
+        sequences=sequences, segment_b_start=[len(each) for each in sequences], num_truncated=0
+    )
+
+
+def _words(tokenizer: WordPieceTokenizer, text: str) -> Iterator[_Word]:
+    ids, spans = tokenizer.encode_with_offsets(text)
+    numbers = _word_numbers(text)
+    starts = [
+        index
+        for index, (begin, _) in enumerate(spans)
+        if index == 0 or numbers[begin] != numbers[spans[index - 1][0]]
+    ]
+    for first, following in zip(starts, [*starts[1:], len(ids)], strict=True):
+        begin, end = spans[first][0], with_marks(text, spans[following - 1][1])
+        yield _Word(text[begin:end], begin, end, ids[first:following])
+
+
+def _given_words(tokenizer: WordPieceTokenizer, words: list[str]) -> list[_Word]:
+    """Each as in training: a word without tokens is [UNK]."""
+    found, begin = [], 0
+    for word, ids in zip(words, tokenizer.encode_batch(words), strict=True):
+        found.append(_Word(word, begin, begin + len(word), ids or [tokenizer.unk_id]))
+        begin += len(word) + 1
+    return found
+
+
+def _word_numbers(text: str) -> list[int]:
+    """For each character the number of the word that it belongs to."""
+    numbers, number = [0] * len(text), 0
+    for chunk in _CHUNK.finditer(text):
+        first, last = _inner(chunk.group())
+        for place, character in enumerate(chunk.group()):
+            is_joined = first < place < last and not _is_alone(character)
+            is_joined = is_joined and not _is_alone(chunk.group()[place - 1])
+            number += not is_joined
+            numbers[chunk.start() + place] = number
+    return numbers
+
+
+def _inner(chunk: str) -> tuple[int, int]:
+    """Where the word in a chunk begins and ends, without the marks around it."""
+    first, last = 0, len(chunk)
+    while first < last and chunk[first] in _OPENING:
+        first += 1
+    while last > first and chunk[last - 1] in _CLOSING:
+        last -= 1
+    if chunk[last : last + 1] == "." and "." in chunk[first:last]:
+        last += 1  # of an abbreviation, such as U.S.
+    return first, last
+
+
+def _is_alone(character: str) -> bool:
+    """Whether it is always a word by itself, as Chinese characters are."""
+    return any(first <= ord(character) <= last for first, last in _IDEOGRAPHS)

@@ -1,11 +1,10 @@
-"""Texts as vectors, and which vectors are near each other.
+"""Texts as vectors, which vectors are near each other, and what attends to what.
 
 N = texts or vectors, B = sequences of a batch, T = ragged tokens, D = hidden size.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,9 @@ from torch import Tensor
 
 from bert_core.backends.precision import Precision
 from bert_core.config import EmbeddingConfig, Pooling
-from bert_core.inference.texts import Progress, Text, encode_texts, parts_of, run_batches
+from bert_core.inference.texts import Text, encode_texts, parts_of, run_batches
 from bert_core.model.catalogue import Model
+from bert_core.model.layers import attention_probabilities
 from bert_core.model.pooling import pooled, pooler_of
 from bert_core.ragged import RaggedBatch
 from bert_core.vocabulary import WordPieceTokenizer
@@ -38,9 +38,7 @@ def embed(
     pooling: Pooling | None = None,
     normalize: bool | None = None,
     max_tokens: int | None = None,
-    batch_tokens: int | None = None,
     precision: Precision = "float32",
-    progress: Progress | None = None,
 ) -> Embedded:
     """One vector per text. Arguments override the model's own settings: see `EmbeddingConfig`.
 
@@ -50,8 +48,8 @@ def embed(
     needs a pooler that the model lacks, for more tokens than it reads, and for what is not a list
     of texts.
     """
-    said: dict[str, Any] = {"pooling": pooling, "normalize": normalize, "max_tokens": max_tokens}
-    given = {name: value for name, value in said.items() if value is not None}
+    given: dict[str, Any] = {"pooling": pooling, "normalize": normalize, "max_tokens": max_tokens}
+    given = {name: value for name, value in given.items() if value is not None}
     how = replace(model.embedding or EmbeddingConfig(), **given)
     if how.pooling == "pooled":
         pooler_of(model)  # raises before anything is encoded
@@ -71,16 +69,9 @@ def embed(
             part = [_lowered(text) for text in part]
         encoded = encode_texts(tokenizer, part, how.max_tokens or readable)
         num_truncated += encoded.num_truncated
-        for members, _, found in run_batches(
-            model, encoded, vectors_of, batch_tokens=batch_tokens, precision=precision,
-            progress=None if progress is None else partial(_report, progress, first, len(texts)),
-        ):  # fmt: skip
+        for members, _, found in run_batches(model, encoded, vectors_of, precision):
             vectors[first + members] = found
     return Embedded(vectors=vectors.numpy(), num_truncated=num_truncated)
-
-
-def _report(progress: Progress, before: int, num_texts: int, done: int, _: int) -> None:
-    progress(before + done, num_texts)
 
 
 def _lowered(text: Text) -> Text:
@@ -109,3 +100,34 @@ def nearest(
 def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     length = np.linalg.norm(vectors, axis=-1, keepdims=True)
     return (vectors / np.maximum(length, np.finfo(np.float32).tiny)).astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AttentionMaps:
+    """Row i of a map says how much token i reads of each token; it sums up to 1."""
+
+    tokens: list[str]  # S tokens, special ones included
+    probabilities: NDArray[np.float32]  # [L, H, S, S] of L layers
+    is_truncated: bool
+
+
+@torch.inference_mode()
+def attention_maps(
+    model: Model, tokenizer: WordPieceTokenizer, text: Text, precision: Precision = "float32"
+) -> AttentionMaps:
+    """The attention probabilities of all layers and heads for a text or a pair of texts.
+
+    Raises ValueError for what is neither.
+    """
+    encoded = encode_texts(tokenizer, [text], model.config.max_position_embeddings)
+    tokens = RaggedBatch.from_sequences(encoded.sequences, encoded.segment_b_start)
+    with model.inference(precision):
+        layers = [
+            attention_probabilities(qkv.float(), causal=model.config.causal)
+            for qkv in model.encoder.queries_keys_values(tokens.to(model.device))
+        ]
+    return AttentionMaps(
+        tokens=[tokenizer.id_to_token(index) for index in encoded.sequences[0]],
+        probabilities=torch.stack(layers).cpu().numpy(),
+        is_truncated=encoded.num_truncated > 0,
+    )

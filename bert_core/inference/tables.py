@@ -1,4 +1,4 @@
-"""The answers of a model with any head to the rows of a table: columns in, columns out."""
+"""The answers of any model to the rows of a table: columns in, columns out."""
 
 import math
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -6,16 +6,15 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from bert_core.backends.precision import Precision
-from bert_core.inference.answers import answer
+from bert_core.inference.answers import answer, assign_labels, choose, classify, rate, tag
 from bert_core.inference.embedding import embed
-from bert_core.inference.labels import assign_labels, choose, classify, rate
-from bert_core.inference.rows import answer_rows, rows_in
-from bert_core.inference.tags import tag
-from bert_core.inference.texts import Text
+from bert_core.inference.texts import EncodedTexts, Text, encode_texts, run_batches
 from bert_core.model.catalogue import Model, MultipleChoice, described
-from bert_core.model.rows import RowModel
+from bert_core.model.rows import Row, RowModel
 from bert_core.vocabulary import WordPieceTokenizer
 
 Columns = Mapping[str, Sequence[Any]]  # all of one length, that of the table
@@ -144,9 +143,7 @@ def _choices(
     model: Model, tokenizer: WordPieceTokenizer, columns: Columns, precision: Precision
 ) -> Answered:
     chosen = [
-        choose(
-            model, tokenizer, str(text), [str(choice) for choice in choices], precision=precision
-        )
+        choose(model, tokenizer, str(text), [str(choice) for choice in choices], precision)
         for text, choices in zip(columns["text"], columns["choices"], strict=True)
     ]
     return {
@@ -308,3 +305,79 @@ def _asked(question: Question, columns: Columns) -> Columns:
     own = columns.get(first, [None] * len(others))
     chosen = [mine if is_blank(other) else other for mine, other in zip(own, others, strict=True)]
     return {**columns, first: chosen}
+
+
+class EncodedRows(NamedTuple):
+    """The texts of all rows, in the order of the rows."""
+
+    encoded: EncodedTexts
+    texts_per_row: list[int]
+
+
+def encode_rows(
+    model: type[RowModel], tokenizer: WordPieceTokenizer, rows: Sequence[Row], max_tokens: int
+) -> EncodedRows:
+    """The texts that `model` reads for each row, cut to `max_tokens`.
+
+    Raises ValueError for a row without a text, and for what is no text.
+    """
+    found = [list(model.texts(row)) for row in rows]
+    for number, texts in enumerate(found):
+        if not texts:
+            raise ValueError(f"row {number}, counted from 0, has nothing to read; leave it out")
+    every = [text for texts in found for text in texts]
+    return EncodedRows(encode_texts(tokenizer, every, max_tokens), list(map(len, found)))
+
+
+def answers_of(
+    model: RowModel, outputs: Tensor, texts_per_row: Sequence[int], rows: Sequence[Row]
+) -> list[dict[str, Any]]:
+    """An answer for each row, from the outputs [N, ...] for the texts of all rows.
+
+    Raises ValueError if an answer has other columns than the model's `gives`.
+    """
+    split = outputs.float().split(list(texts_per_row))
+    answers = [model.answer(each, row) for each, row in zip(split, rows, strict=True)]
+    for own in answers:
+        are_of = (_is_of(own.get(name), kind) for name, kind in model.gives.items())
+        if own.keys() != model.gives.keys() or not all(are_of):
+            raise ValueError(
+                f"an answer of {type(model).__name__} must be plain values as its gives says, "
+                f"{dict(model.gives)}, got {own!r:.200}; correct its answer"
+            )
+    return answers
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+    if kind in (str, int, float):
+        return isinstance(value, (int, float) if kind is float else kind)
+    return isinstance(value, list) and all(_is_of(each, kind.__args__[0]) for each in value)
+
+
+def answer_rows(
+    model: RowModel,
+    tokenizer: WordPieceTokenizer,
+    rows: Sequence[Row],
+    precision: Precision = "float32",
+) -> list[dict[str, Any]]:
+    """An answer for each row; raises ValueError for rows that cannot be read."""
+    encoded, counts = encode_rows(
+        type(model), tokenizer, rows, model.config.max_position_embeddings
+    )
+    found = run_batches(model, encoded, model, precision)
+    values = torch.cat([each.values for each in found])
+    places = torch.cat([each.members for each in found])
+    return answers_of(model, values[places.argsort()], counts, rows)
+
+
+def rows_in(model: RowModel, columns: Any) -> list[Row]:
+    """The rows of a table, with plain texts and lists of them whatever library holds it."""
+    lists = [name for name, kind in model.takes.items() if kind is not str]
+    read = {
+        name: [
+            [str(each) for each in np.asarray(value, object)] if name in lists else str(value)
+            for value in columns[name]
+        ]
+        for name in model.takes
+    }
+    return [dict(zip(read, values, strict=True)) for values in zip(*read.values(), strict=True)]

@@ -20,8 +20,9 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 Text = str | tuple[str, str]  # a text, or a pair of texts
 
-# The fastest on a CPU: with four times as many it took a quarter longer. For a GPU see `asking`.
+# The fastest on a CPU: with four times as many it took a quarter longer.
 BATCH_TOKENS = 2048
+_GPU_TOKENS = 1 << 16  # more than enough to keep a GPU busy
 _TEXTS_AT_ONCE = 8192  # encoded at a time: tokens need more memory than the text itself
 
 
@@ -41,10 +42,8 @@ class EncodedTexts:
         With `is_padded` every text counts as long as the longest of its batch: then memory for the
         B * S^2 pairs of tokens stays below `batch_tokens` times the longest. Longest first, so that
         lack of memory shows at once, after skipping the `first` longest. Equal texts make equal
-        batches. A longer text is a batch by itself. Raises ValueError for less than one token.
+        batches. A longer text is a batch by itself.
         """
-        if batch_tokens < 1:
-            raise ValueError(f"batch_tokens must be at least 1, got {batch_tokens}")
         lengths = np.array([len(sequence) for sequence in self.sequences])
         order = np.argsort(-lengths, kind="stable")
         begin = first
@@ -154,9 +153,6 @@ def _shares(num_first: int, num_second: int, budget: int) -> tuple[int, int]:
 
 
 M = TypeVar("M", bound=Model)
-Progress = Callable[[int, int], None]  # called with texts done, texts in all
-
-_GPU_TOKENS = 1 << 16  # more than enough to keep a GPU busy
 
 
 class Output(NamedTuple):
@@ -181,18 +177,13 @@ def run_batches(
     model: Model,
     encoded: EncodedTexts,
     compute: Callable[[RaggedBatch], Tensor],
-    *,
-    batch_tokens: int | None,
     precision: Precision,
-    progress: Progress | None = None,
 ) -> list[Output]:
     """The results of `compute` for batches on the model's device that together hold all texts.
 
-    A batch holds at most `batch_tokens` tokens, padding included; None takes what suits the device.
-    A batch that does not fit the device's memory, and those after it, are halved.
-
-    Raises ValueError for less than one token or another precision, and torch.OutOfMemoryError if
-    not even a single text fits.
+    A batch holds as many tokens as suit the device, padding included; one that does not fit its
+    memory, and those after it, are halved. Raises ValueError for another precision, and
+    torch.OutOfMemoryError if not even a single text fits.
     """
     device, num_texts = model.device, len(encoded.sequences)
     outputs: list[Output] = []
@@ -201,8 +192,7 @@ def run_batches(
         is_gpu = device.type == "cuda"
         # On a GPU only its kernel for bfloat16 takes sequences of any lengths.
         is_padded = is_gpu and compute_dtype(precision, device) != torch.bfloat16
-        if batch_tokens is None:
-            batch_tokens = _GPU_TOKENS if is_gpu else BATCH_TOKENS
+        batch_tokens = _GPU_TOKENS if is_gpu else BATCH_TOKENS
         while num_done < num_texts:
             for members, tokens in encoded.batches(
                 batch_tokens, first=num_done, is_padded=is_padded
@@ -215,8 +205,6 @@ def run_batches(
                     break
                 outputs.append(Output(torch.from_numpy(members), tokens.lengths, values))
                 num_done += len(members)
-                if progress is not None:
-                    progress(num_done, num_texts)
     return outputs
 
 

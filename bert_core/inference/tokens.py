@@ -68,7 +68,6 @@ def next_sentence_probability(
     model: Model,
     tokenizer: WordPieceTokenizer,
     pairs: Sequence[tuple[str, str]],
-    batch_tokens: int | None = None,
     precision: Precision = "float32",
 ) -> list[float]:
     """Of each pair of texts, how likely the second follows the first.
@@ -78,8 +77,7 @@ def next_sentence_probability(
     encoded = encode_texts(tokenizer, pairs, model.config.max_position_embeddings)
     probabilities = torch.empty(len(pairs))
     for members, _, logits in run_batches(
-        model, encoded, partial(_next_sentence_logits, model),
-        batch_tokens=batch_tokens, precision=precision,
+        model, encoded, partial(_next_sentence_logits, model), precision
     ):  # fmt: skip
         probabilities[members] = logits.softmax(dim=-1)[:, 0]
     return probabilities.tolist()

@@ -6,8 +6,14 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from bert_core.inference import Candidate, fill_mask
-from bert_core.inference.rows import rows_in
-from bert_core.inference.tables import Question, answer_table, first_gap, is_blank, question_of
+from bert_core.inference.tables import (
+    Question,
+    answer_table,
+    first_gap,
+    is_blank,
+    question_of,
+    rows_in,
+)
 from bert_core.model.catalogue import Model, PretrainingModel, described
 from bert_core.model.rows import RowModel
 from bert_core.vocabulary import WordPieceTokenizer

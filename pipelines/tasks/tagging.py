@@ -11,7 +11,7 @@ import pyarrow as pa
 import torch
 
 from bert_core.batch import IGNORED_LABEL
-from bert_core.inference.tags import sequences_of
+from bert_core.inference.answers import sequences_of
 from bert_core.inference.windows import WordWindow, word_windows
 from bert_core.model.catalogue import Model, TokenClassifier
 from bert_core.vocabulary import WordPieceTokenizer

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import bert_core as bc
-from bert_core.inference.labels import assign_labels, classify
+from bert_core.inference import assign_labels, classify
 from bert_core.inference.tables import answer_table, question_of
 from bert_core.inference.texts import EncodedTexts, encode_texts
 from tests.bert_core.test_inference import TEXTS, alone, new_model
@@ -141,18 +141,12 @@ def test_a_batch_that_does_not_fit_is_halved_and_nothing_is_lost_or_done_twice(t
     texts = [f"{'a ' * length}b" for length in (3, 30, 9, 50, 1, 14, 22, 5, 40, 2)]
     model = model_for("sequence_classification")
     expected = classify(model, tokenizer, texts)
-    seen = []
     tried = limited_to(model, 70)
     found = classify(model, tokenizer, texts)
     np.testing.assert_allclose(found.probabilities, expected.probabilities, atol=1e-6)
     assert tried[0] > 140
     assert max(tried[3:]) <= 70
     assert sum(size for size in tried if size <= 70) == tried[0]
-    embedder = model_for("encoder")
-    limited_to(embedder, 70)
-    bc.embed(embedder, tokenizer, texts, progress=lambda done, total: seen.append(done))
-    assert seen == sorted(set(seen))
-    assert seen[-1] == len(texts)
 
 
 def test_a_single_text_that_does_not_fit_is_an_error(tokenizer):
@@ -187,7 +181,7 @@ def test_where_texts_are_padded_a_batch_ends_before_its_squares_outgrow_the_budg
 
 def test_labels_above_the_threshold_come_with_the_likeliest_first(tokenizer):
     model = new_model("multi_label_classification", **CLASSES)
-    result = assign_labels(model, tokenizer, TEXTS, threshold=0.3, batch_tokens=20)
+    result = assign_labels(model, tokenizer, TEXTS, threshold=0.3)
     for text, labels, probabilities in zip(TEXTS, result.labels, result.probabilities, strict=True):
         expected = model(alone(tokenizer, text)).sigmoid()[0].detach().numpy()
         np.testing.assert_allclose(probabilities, expected, atol=1e-6)
@@ -215,15 +209,7 @@ def test_many_texts_are_encoded_part_by_part(name, tokenizer, monkeypatch):
         return encode_texts(tokenizer, texts, max_tokens)
 
     monkeypatch.setattr("bert_core.inference.texts._TEXTS_AT_ONCE", 2)
-    for module in ("embedding", "labels", "windows"):
+    for module in ("embedding", "answers", "windows"):
         monkeypatch.setattr(f"bert_core.inference.{module}.encode_texts", noted)
     np.testing.assert_allclose(ask(model, tokenizer), whole, atol=1e-6)
     assert sum(encoded) == len(TEXTS) > max(encoded) == 2
-
-
-def test_progress_counts_the_texts_of_all_parts(tokenizer, monkeypatch):
-    monkeypatch.setattr("bert_core.inference.texts._TEXTS_AT_ONCE", 2)
-    told = []
-    bc.embed(model_for("encoder"), tokenizer, TEXTS, progress=lambda *each: told.append(each))
-    assert told[-1] == (len(TEXTS), len(TEXTS))
-    assert [done for done, _ in told] == sorted({done for done, _ in told})

@@ -35,6 +35,12 @@ TEXTS = ["a short one", "b", "one of a rather greater length than the others hav
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch):
+    """Of four texts in several batches."""
+    monkeypatch.setattr("bert_core.inference.texts.BATCH_TOKENS", 20)
+
+
 @pytest.fixture(scope="module")
 def tokenizer():
     return WordPieceTokenizer(
@@ -95,7 +101,7 @@ def test_pairs_are_judged_by_both_models_that_can(tokenizer):
 @pytest.mark.parametrize("pooling", ["mean", "cls", "pooled"])
 def test_embeddings_come_in_the_order_of_the_texts_whatever_the_batches(tokenizer, pooling):
     model = new_model("encoder")
-    embedded = embed(model, tokenizer, TEXTS, pooling=pooling, normalize=False, batch_tokens=20)
+    embedded = embed(model, tokenizer, TEXTS, pooling=pooling, normalize=False)
     assert embedded.num_truncated == 0
     for text, vector in zip(TEXTS, embedded.vectors, strict=True):
         tokens = alone(tokenizer, text)
@@ -106,15 +112,9 @@ def test_embeddings_come_in_the_order_of_the_texts_whatever_the_batches(tokenize
         np.testing.assert_allclose(vector, expected.detach().numpy(), atol=1e-5)
 
 
-def test_normalized_embeddings_have_length_one_and_progress_is_told(tokenizer):
-    seen = []
-    embedded = embed(
-        new_model("encoder"), tokenizer, TEXTS,
-        batch_tokens=20, progress=lambda done, total: seen.append((done, total)),
-    )  # fmt: skip
+def test_normalized_embeddings_have_length_one(tokenizer):
+    embedded = embed(new_model("encoder"), tokenizer, TEXTS)
     np.testing.assert_allclose(np.linalg.norm(embedded.vectors, axis=1), 1, atol=1e-6)
-    assert seen[-1] == (4, 4)
-    assert sorted(seen) == seen
 
 
 def test_texts_that_are_too_long_lose_their_end_and_are_counted(tokenizer):
@@ -138,7 +138,7 @@ def test_nearest_finds_the_vectors_of_greatest_cosine():
 
 def test_classes_come_with_names_and_probabilities(tokenizer):
     model = new_model("sequence_classification", num_labels=3, labels=("x", "y", "z"))
-    result = classify(model, tokenizer, TEXTS, batch_tokens=20)
+    result = classify(model, tokenizer, TEXTS)
     for text, label, probabilities in zip(TEXTS, result.labels, result.probabilities, strict=True):
         expected = model(alone(tokenizer, text)).softmax(-1)[0]
         np.testing.assert_allclose(probabilities, expected.detach().numpy(), atol=1e-6)
@@ -146,7 +146,7 @@ def test_classes_come_with_names_and_probabilities(tokenizer):
 
 
 @pytest.mark.parametrize("head", ["sequence_classification", "multi_label_classification"])
-def test_long_texts_are_answered_by_the_mean_of_their_windows(tokenizer, head):
+def test_long_texts_are_answered_by_the_mean_of_their_windows(tokenizer, head, monkeypatch):
     model = new_model(head, num_labels=3, reads_windows=True)
     ask = classify if head == "sequence_classification" else assign_labels
     room = model.config.max_position_embeddings
@@ -161,7 +161,7 @@ def test_long_texts_are_answered_by_the_mean_of_their_windows(tokenizer, head):
              if text == 1]  # fmt: skip
     assert shown[0] == tokens[: room - 2]
     assert shown[-1] == tokens[len(tokens) - len(shown[-1]) :]  # nothing is left out
-    result = ask(model, tokenizer, texts, batch_tokens=3 * room)
+    result = ask(model, tokenizer, texts)
     for index in range(len(texts)):
         rows = []
         for place in np.flatnonzero(windows.texts == index):
@@ -172,7 +172,8 @@ def test_long_texts_are_answered_by_the_mean_of_their_windows(tokenizer, head):
             rows.append((logits.softmax(-1) if is_one else logits.sigmoid()).detach().numpy())
         np.testing.assert_allclose(result.probabilities[index], np.mean(rows, 0), atol=1e-6)
     assert result.num_truncated == 1  # of two long texts one is cut, to half
-    again = ask(model, tokenizer, texts, batch_tokens=room)
+    monkeypatch.setattr("bert_core.inference.texts.BATCH_TOKENS", room)
+    again = ask(model, tokenizer, texts)
     np.testing.assert_allclose(again.probabilities, result.probabilities, atol=1e-6)
     model.reads_windows = False
     cut = ask(model, tokenizer, texts)
@@ -183,7 +184,7 @@ def test_long_texts_are_answered_by_the_mean_of_their_windows(tokenizer, head):
 
 def test_numbers_are_those_of_the_model(tokenizer):
     model = new_model("regression")
-    result = rate(model, tokenizer, TEXTS, batch_tokens=20)
+    result = rate(model, tokenizer, TEXTS)
     for text, value in zip(TEXTS, result.values, strict=True):
         assert value == pytest.approx(model(alone(tokenizer, text)).item(), abs=1e-6)
 
