@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from bert_core.config import EncoderConfig
-from bert_core.inference import tag
 from bert_core.inference.tables import answer_table
 from bert_core.model.catalogue import build_model
 from bert_core.training.state import load_model, save_model
