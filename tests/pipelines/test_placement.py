@@ -77,14 +77,10 @@ def test_ranks_are_placed(ranks, nodes, cut, small, expected):
             "pretraining.micro_batch_size=8 or set runtime.training_workers to at most 2",
         ),
         (
-            RuntimeSettings(training_workers=(16, 20)),
-            WORKSTATION,
-            TWO,
-        ),
-        (
             RuntimeSettings(training_workers=40),
             WORKSTATION,
             TWO,
+            "at most 2 or raise pretraining.global_batch_size",
         ),
         (
             RuntimeSettings(training_workers=3),
@@ -94,11 +90,6 @@ def test_ranks_are_placed(ranks, nodes, cut, small, expected):
             "node "
             "(2 CPUs with 0 GPUs); lower runtime.training_workers or add nodes",
         ),
-        (
-            RuntimeSettings(training_workers=2, cpus_per_worker=16),
-            WORKSTATION,
-            EIGHT,
-        ),
         # fewer GPUs than asked for: never quietly on CPUs
         (
             RuntimeSettings(training_workers=4),
@@ -107,11 +98,6 @@ def test_ranks_are_placed(ranks, nodes, cut, small, expected):
             "with 1 CPU and a GPU each do not fit the cluster, which has room for 2 on 1 node "
             "(16 CPUs with 2 GPUs); lower runtime.training_workers or add nodes or set "
             "runtime.device=cpu to train on CPUs",
-        ),
-        (
-            RuntimeSettings(training_workers=1, device="gpu"),
-            WORKSTATION,
-            EIGHT,
         ),
         (
             RuntimeSettings(training_workers="auto", device="gpu"),
