@@ -43,7 +43,6 @@ FREEZING = {
     "lower layers": lambda model: freeze(model, layers=1),
     "embeddings and lower layers": lambda model: freeze(model, embeddings=True, layers=2),
     "encoder": lambda model: freeze(model, embeddings=True, layers=3),
-    "matrices of the encoder": lambda model: freeze(model, matrices=True),
     "vectors alone": only_vectors,
     "one matrix alone": lambda model: [
         p.requires_grad_(n == "encoder.layers.1.feed_forward.widen.weight")
