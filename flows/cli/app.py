@@ -15,11 +15,9 @@ from flows.cli.commands import (
     exchange,
     models,
     predict,
-    promotion,
     services,
     store,
 )
-from flows.cli.commands.fill_mask import fill_mask
 from flows.cli.commands.recipes import recipes
 from flows.cli.commands.run import run as run_command
 from flows.stopping import stops_kept
@@ -59,11 +57,11 @@ def _before_any_command(
 
 app.command("run")(run_command)
 app.command("predict")(predict.predict)
-app.command("fill-mask")(fill_mask)
+app.command("fill-mask")(predict.fill_mask)
 app.command("evaluate")(evaluation.evaluate)
 app.command("models")(models.models)
-app.command("promote")(promotion.promote)
-app.command("rollback")(promotion.rollback)
+app.command("promote")(models.promote)
+app.command("rollback")(models.rollback)
 app.command("import")(exchange.import_folder)
 app.command("export")(exchange.export_version)
 app.command("serve")(services.serve)

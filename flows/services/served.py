@@ -6,7 +6,8 @@ python -m flows.services.served /path/of/the/file/that/says/it/is/ready
 import asyncio
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from uuid import UUID
 
 from prefect import Flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -47,7 +48,7 @@ def serve(ready: Path) -> None:
             **(_as_people_left_it(known[name]) if name in known else {"schedules": schedules}),
         )
         assert isinstance(deployment, RunnerDeployment)  # outside of an event loop
-        deployment_id = runner.add_deployment(deployment)
+        deployment_id = cast(UUID, runner.add_deployment(deployment))
         with get_client(sync_client=True) as client:
             client.update_deployment(deployment_id, closed_parameters(flow))
     ready.touch()

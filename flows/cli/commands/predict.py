@@ -1,16 +1,28 @@
-"""The command that asks a model of any family, on a table, texts or whole files."""
+"""Commands that ask a model: predict, of any family and whole files too, and fill-mask."""
 
 import json
 import re
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from flows.cli.registry import AsJson, Home, Model, asked_model, say
+from flows.cli.registry import (
+    AsJson,
+    Home,
+    Model,
+    asked_model,
+    explained,
+    model_address,
+    newest_at,
+    say,
+)
+from flows.environment import home_folder, prepare_flows
+from flows.stopping import stop_in_order
 from pipelines.config.errors import UserError
-from pipelines.registry.find import ANY_TASK
+from pipelines.registry.find import ANY_TASK, is_folder
 from pipelines.tasks import family_module, family_names, family_title, is_own
 
 if TYPE_CHECKING:
@@ -87,11 +99,9 @@ def predict(
             raise UserError("--batch answers whole files: leave out texts, --file and --out")
         if no_answer_above is not None:
             raise UserError("--batch writes null_lead of every answer: leave out --no-answer-above")
-        from flows.cli.batch import predict_batch
-
         kinds = kinds_of(task)
         renamed = {"text": text_column, "second_text": second_text_column}
-        predict_batch(model, kinds, batch, renamed, to, home, as_json=as_json)
+        _predict_batch(model, kinds, batch, renamed, to, home, as_json=as_json)
         return
     if to is not None:
         raise UserError("--to is for --batch; --file writes its answers to --out")
@@ -139,6 +149,56 @@ def predict(
             for lead, text in zip(answers["null_lead"], answers["answer"], strict=True)
         ]
     _tell(asked, answers, out, as_json=as_json)
+
+
+def _predict_batch(
+    model: str | None,
+    kinds: tuple[str, ...],
+    files: list[str],
+    renamed: dict[str, str | None],
+    to: str | None,
+    home: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Run the flow over `files` and print where its answers are.
+
+    Without `model` the newest champion of `kinds` answers.
+    """
+    if model is not None and is_folder(model):
+        raise UserError(
+            f"--batch needs a registered model, and {model} is a folder; register it with "
+            "`bertsmith import`, or answer with --file"
+        )
+    if model is None:
+        model = newest_at(home, *kinds)
+        say(f"model: {model_address(model)}")
+    stop_in_order()
+    wait_for_api = prepare_flows(home_folder(home))
+    from flows.predict import BatchPredictionRecipe, predict
+    from flows.reporting.progress_line import progress_on_terminal
+
+    values: dict[str, Any] = {
+        "files": [str(Path(each).absolute()) if "://" not in each else each for each in files],
+        "columns": {name: theirs for name, theirs in renamed.items() if theirs},
+        "model": model,
+        "out": to or "",
+        "runtime": {"home": str(home) if home else ""},
+    }
+    with explained("batch prediction", BatchPredictionRecipe):
+        recipe = BatchPredictionRecipe(**values)
+    wait_for_api()
+    with progress_on_terminal():
+        predictions = predict(recipe)
+    statistics = predictions.statistics
+    where = to or predictions.url
+    if as_json:
+        print(json.dumps({**statistics, "answers": where, "fingerprint": predictions.fingerprint}))
+        return
+    print(
+        f"{statistics['rows']:,} rows of {statistics['files']:,} files answered by "
+        f"models:/{statistics['model']}: {where}"
+    )
 
 
 def kinds_of(task: str | None) -> tuple[str, ...]:
@@ -212,3 +272,34 @@ def _line(row: dict[str, Any]) -> str:
             shown = ", ".join(f"{value:.4f}" for value in vector[:4])
             return f"[{shown}, …] ({len(vector)})  {text}"
     return json.dumps(row, ensure_ascii=False, default=str)
+
+
+def fill_mask(
+    text: Annotated[str, typer.Argument(help="A sentence with [MASK] in place of a word.")],
+    model: Model = None,
+    top: Annotated[int, typer.Option(min=1, help="How many candidates to show.")] = 5,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Predict the words that [MASK] stands for.
+
+    Example: bertsmith fill-mask 'Returns the [MASK] of the array.'
+    """
+    if "[MASK]" not in text:
+        raise UserError(
+            f"no [MASK] in {text!r}; put it in place of a word, as in 'Returns the [MASK] of the "
+            "array.'"
+        )
+    with asked_model(model, home, "encoder") as (folder, called):
+        from pipelines.inference.answers import fill
+        from pipelines.registry.opening import opened
+
+        gaps = fill(opened(folder), called, text, top_k=top)
+    if as_json:
+        print(json.dumps([[asdict(candidate) for candidate in gap] for gap in gaps]))
+        return
+    for number, gap in enumerate(gaps, start=1):
+        if len(gaps) > 1:
+            print(f"[MASK] {number}")
+        for candidate in gap:
+            print(f"{candidate.probability:6.1%}  {candidate.token}")

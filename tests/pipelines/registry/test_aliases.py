@@ -109,7 +109,7 @@ def test_what_speaks_against_a_version_is_told_and_a_person_decides(
     reason = "not better than TF-IDF: accuracy 0.5890 against 0.7960; try more labels"
     tag(three, "2", f"{COMPARISON_TAG}.reason", reason)
     moved = Promotion(name="encoder", alias="champion", version=2, previous_version=3)
-    monkeypatch.setattr("flows.cli.commands.promotion.prepare_flows", lambda home: lambda: None)
+    monkeypatch.setattr("flows.cli.commands.models.prepare_flows", lambda home: lambda: None)
     monkeypatch.setattr("flows.promote.promote", lambda recipe: moved)
     assert run(["promote", "encoder", "--version", "2"]) == DONE
     assert capsys.readouterr().out == (
