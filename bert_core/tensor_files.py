@@ -58,24 +58,12 @@ def _check_only_tensors(found: Any, path: Path) -> None:
             f"{path} must hold tensors by their names, found a {type(found).__name__}; save "
             "model.state_dict() alone"
         )
-    others = [name for name, value in found.items() if not isinstance(value, Tensor)]
-    if not others:
-        if names := [name for name in found if not isinstance(name, str)]:
-            raise ValueError(f"{path} must name its tensors, found one called {names[0]!r:.80}")
-        return
-    name = others[0]
-    inner = found[name]
-    is_nested = isinstance(inner, dict) and any(
-        isinstance(value, Tensor) for value in inner.values()
-    )
-    raise ValueError(
-        f"{path} must hold tensors by their names, found {name!r:.80}, a {type(inner).__name__}; "
-        + (
-            f"it is a training checkpoint: save the tensors below {name!r} alone"
-            if is_nested
-            else "save model.state_dict() alone"
-        )
-    )
+    for name, value in found.items():
+        if not isinstance(name, str) or not isinstance(value, Tensor):
+            raise ValueError(
+                f"{path} must hold tensors by their names, found {name!r:.80}, a "
+                f"{type(value).__name__}; save model.state_dict() alone"
+            )
 
 
 def listed(names: Sequence[str]) -> str:
