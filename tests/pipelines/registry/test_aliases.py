@@ -196,4 +196,4 @@ def test_a_repeated_import_names_the_alias_that_its_version_has_now(
         assert run(command) == DONE
         said = capsys.readouterr().out
         assert f"models:/theirs/1, loaded in a fresh process, was registered before{held}\n" in said
-        assert f"finetune --encoder models:/{called} --labels" in said
+        assert f"run --encoder models:/{called} --labels" in said
