@@ -120,9 +120,10 @@ def fill(disk: Path, but_bytes: int) -> None:
 
 def test_numbers_that_never_heal_end_with_a_diagnosis(machine: Machine, store: Path) -> None:
     said = ended(machine.start("pretraining", store, *_DIVERGES), MISTAKE)
-    assert "in a row" in said
+    assert "a step had to be skipped: the gradient of step " in said
     assert "largest gradients: " in said
-    assert "lower pretraining.learning_rate" in said
+    assert "lower the learning rate, " in said
+    assert "pretraining has learning_rate, " in said
 
 
 def test_a_disk_without_room_for_checkpoints_is_found_before_the_first_step(
@@ -172,7 +173,7 @@ def test_a_temporary_folder_whose_path_is_too_long_for_a_socket_is_named(
     folder.mkdir()
     said = ended(machine.start("pretraining", store, TMPDIR=str(folder)), MISTAKE)
     assert "AF_UNIX path length" in said
-    assert "name a short path with room in RAY_TMPDIR" in said
+    assert "its files need room and a short path in RAY_TMPDIR" in said
 
 
 def test_workers_that_fit_on_no_node_are_refused(machine: Machine, store: Path) -> None:
