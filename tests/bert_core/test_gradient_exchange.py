@@ -37,10 +37,13 @@ def new_model(case="pretraining"):
         "classifier": {},
         "lower layers frozen": {"embeddings": True, "layers": 2},
         "encoder frozen": {"embeddings": True, "layers": NUM_LAYERS},
-        "vectors alone": {"matrices": True},
+        "vectors alone": {},
     }[case]
     if freezing:
         freeze(model, **freezing)
+    if case == "vectors alone":  # biases and normalizations, as in BitFit
+        for parameter in model.parameters():
+            parameter.requires_grad_(parameter.dim() == 1)
     return model
 
 
