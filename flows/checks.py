@@ -1,7 +1,7 @@
 """What a run needs, checked once: by the command before anything starts, or by a deployment's run.
 
-Imports are inside the function, in the order of its checks: a mistake in the first ones is told
-before torch, Ray or MLflow are imported.
+Imports are inside the function, in the order of its checks: a mistake that the first ones notice
+ends the command before torch, Ray or MLflow are imported.
 """
 
 from pipelines.config.errors import UserError

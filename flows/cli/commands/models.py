@@ -117,7 +117,7 @@ def rollback(
 
 
 def _promote(name: str, source: str, alias: str, because: str, home: Path | None) -> None:
-    """Run the flow, after mistakes are told and what speaks against the version is shown."""
+    """Run the flow, after checking the request and showing what speaks against the version."""
     folder = home_folder(home)
     set_defaults(folder)
     from pipelines.recipes.registration import PromotionRecipe
