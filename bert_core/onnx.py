@@ -151,21 +151,21 @@ def outputs_of(model: Model, tokens: RaggedBatch) -> dict[str, Tensor]:
     models logits at every token; of span prediction the logits of both ends; else the logits.
     """
     if isinstance(model, EncoderModel | SentenceEncoder):
-        found = [hidden := model.encoder(tokens)]
+        values = [hidden := model.encoder(tokens)]
         if model.embedding is not None:
-            found.append(_vectors(model, hidden, tokens))
+            values.append(_vectors(model, hidden, tokens))
     elif isinstance(model, PretrainingModel | LanguageModel):
         hidden = model.encoder(tokens)
-        found = [model.vocabulary_head(hidden, model.encoder.embeddings)]
+        values = [model.vocabulary_head(hidden, model.encoder.embeddings)]
         if isinstance(model, PretrainingModel) and model.next_sentence:
             first = hidden.index_select(0, tokens.first_positions)
-            found.append(model.next_sentence_head(model.pooler(first), None))
+            values.append(model.next_sentence_head(model.pooler(first), None))
     elif isinstance(model, SpanPredictor):
-        found = list(model(tokens).unbind(dim=-1))
+        values = list(model(tokens).unbind(dim=-1))
     else:
         logits = model(tokens)
-        found = [logits[:, None] if isinstance(model, SequenceRegressor) else logits]
-    return dict(zip(output_names(model), found, strict=True))
+        values = [logits[:, None] if isinstance(model, SequenceRegressor) else logits]
+    return dict(zip(output_names(model), values, strict=True))
 
 
 def answer_of(model: Model, outputs: dict[str, Tensor], *positions: Any) -> Any:
@@ -319,10 +319,10 @@ class OnnxModel:
         rows = dict(zip(INPUTS, self._rows(tokens), strict=True))
         names = output_names(self.model)
         start = time.perf_counter()
-        found = self.session.run(list(names), rows)
+        arrays = self.session.run(list(names), rows)
         self.seconds += time.perf_counter() - start
         self.num_sequences += tokens.num_sequences
-        outputs = {name: torch.from_numpy(each) for name, each in zip(names, found, strict=True)}
+        outputs = {name: torch.from_numpy(each) for name, each in zip(names, arrays, strict=True)}
         if isinstance(self.model, MultipleChoice):
             return {"logits": outputs["logits"][0]}
         index = tokens.padded_positions

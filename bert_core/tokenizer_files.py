@@ -264,16 +264,16 @@ def _added_tokens(
 
 def _case(folder: Path, cases: dict[str, bool | None], asked: bool | None) -> bool:
     """Whether the vocabulary is uncased, as the files say, or else `asked`."""
-    said = {case for case in cases.values() if case is not None}
-    if len(said) == 1:
-        (case,) = said
+    stated = {case for case in cases.values() if case is not None}
+    if len(stated) == 1:
+        (case,) = stated
         if asked is not None and asked != case:
             raise ValueError(
                 f"the tokenizer in {folder} says lowercase={case}, but lowercase={asked} was asked "
                 "for; leave it out or correct the files"
             )
         return case
-    if asked is None and said:
+    if asked is None and stated:
         raise ValueError(
             f"{folder}: {_SETTINGS} says do_lower_case={cases[_SETTINGS]}, and {_WHOLE} "
             f"lowercase={cases[_WHOLE]}; say which is right (lowercase=True or False in Python, "
