@@ -23,7 +23,6 @@ import numpy as np
 from tokenizers import BertWordPieceTokenizer
 
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.cluster.connection import connect, disconnect
 from pipelines.cluster.mapping import map_tasks
 from pipelines.config.runtime import RuntimeSettings
@@ -33,6 +32,7 @@ from pipelines.stages.corpus.settings import CorpusSettings, TextFiles
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.examples.stage import ExampleSettings, build_examples
 from pipelines.stages.vocabulary.stage import import_vocabulary
+from pipelines.store import Artifact, ArtifactStore
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 MAX_TOKENS = 128

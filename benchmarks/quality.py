@@ -39,13 +39,13 @@ from bert_core.batch import PretrainingBatch
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.model.encoder import cross_entropy_sum
 from bert_core.training.state import load_model
-from pipelines.artifacts import Artifact
 from pipelines.cluster.connection import connect, disconnect
 from pipelines.stage import StageContext
 from pipelines.stages.evaluation.stage import build_baselines
 from pipelines.stages.examples.batches import ExampleReader, evaluation_batches
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.stages.finetuning.stage import build_task_model
+from pipelines.store import Artifact
 
 PICTURE = ROOT / "docs" / "pictures" / "quality.svg"
 # Judged by the same masks in the same format.

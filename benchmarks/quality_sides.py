@@ -9,7 +9,6 @@ from typing import Any
 
 from benchmarks.alternating import ROOT
 from benchmarks.usual_training import HELDOUT_EXAMPLES
-from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.config.runtime import RuntimeSettings
 from pipelines.recipes.files import read_recipe
 from pipelines.stage import StageContext
@@ -18,7 +17,8 @@ from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.examples.stage import ExampleSettings, build_examples
 from pipelines.stages.pretraining.stage import build_encoder
 from pipelines.stages.vocabulary.stage import VocabularySettings, build_vocabulary
-from pipelines.training.imported_models import existing_encoder
+from pipelines.store import Artifact, ArtifactStore
+from pipelines.train.imported_models import existing_encoder
 
 NOVELS = ROOT.parent / "shared" / "data" / "corpus" / "english_novels"
 RATES = (5e-4, 1e-3)  # that the usual script is tuned over, and on beyond the better one

@@ -28,7 +28,6 @@ from benchmarks.alternating import ROOT, report
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.cluster.connection import connect, disconnect
 from pipelines.stage import StageContext
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
@@ -36,7 +35,8 @@ from pipelines.stages.dataset.stage import build_dataset
 from pipelines.stages.evaluation.stage import beside, build_baselines
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.stages.finetuning.stage import build_task_model
-from pipelines.training.imported_models import existing_encoder
+from pipelines.store import Artifact, ArtifactStore
+from pipelines.train.imported_models import existing_encoder
 
 DATA = ROOT.parent / "shared" / "data"
 GLUE = DATA / "glue"

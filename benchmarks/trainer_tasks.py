@@ -37,9 +37,9 @@ from bert_core.training.optimization import AdamW
 from bert_core.training.optimizer_settings import OptimizationConfig
 from bert_core.training.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.artifacts import ArtifactStore
 from pipelines.stage import StageContext
 from pipelines.stages.dataset.stage import read_items
+from pipelines.store import ArtifactStore
 from pipelines.tasks import Items, Reading, family
 from pipelines.tasks.encoding import shuffled
 

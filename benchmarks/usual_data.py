@@ -8,8 +8,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from pipelines.artifacts import Artifact
 from pipelines.stages.examples.batches import ExampleReader
+from pipelines.store import Artifact
 
 
 def windows(corpus: Artifact, kept: Path, tokenizer: Any, max_tokens: int) -> "Windows":

@@ -26,8 +26,8 @@ from benchmarks.reference_batches import padded_tokens
 from benchmarks.usual_data import Pairs, Windows, windows
 from bert_core.batch import PretrainingBatch
 from bert_core.config import EncoderConfig, encoder_config
-from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.stages.examples.batches import ExampleReader, evaluation_batches
+from pipelines.store import Artifact, ArtifactStore
 
 HEADS = ("mlm", "pretraining")
 HELDOUT_EXAMPLES = 1000

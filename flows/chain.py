@@ -19,7 +19,7 @@ from pipelines.stages.pretraining.continuing import check_objective
 from pipelines.stages.pretraining.stage import build_encoder
 from pipelines.stages.vocabulary import VOCABULARY
 from pipelines.stages.vocabulary.stage import build_vocabulary
-from pipelines.training.imported_models import existing_encoder
+from pipelines.train.imported_models import existing_encoder
 
 
 def build_chain(run: Run, until: Until) -> None:

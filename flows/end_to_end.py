@@ -7,15 +7,15 @@ from flows.promote import compare_and_promote
 from flows.reporting.report import RunReport
 from flows.run import Overrides, Run, started_run
 from flows.stopping import cancel_if_stopped
-from pipelines.artifacts import Artifact
-from pipelines.insight.pictures import log_evidence
-from pipelines.insight.showcase import filled_masks, predictions
 from pipelines.recipes.files import read_recipe
 from pipelines.recipes.recipe import Recipe, Until
 from pipelines.registry.promote import awaiting_promotion
 from pipelines.registry.prove import Proof, verify
 from pipelines.registry.register import Submission, register
-from pipelines.training.imported_models import existing_encoder
+from pipelines.show.pictures import log_evidence
+from pipelines.show.showcase import filled_masks, predictions
+from pipelines.store import Artifact
+from pipelines.train.imported_models import existing_encoder
 
 _DEMO = read_recipe("demo")
 

@@ -10,16 +10,16 @@ from flows.reporting.progress import ProgressReporter
 from flows.reporting.publishing import costing_the_page_alone
 from flows.run import network_task
 from flows.stopping import cancel_if_stopped, flow_in_progress
-from pipelines.artifacts import Artifact
 from pipelines.config.errors import redacted
 from pipelines.config.runtime import RuntimeSettings
-from pipelines.inference.batch_prediction import KIND, BatchSettings, build_predictions
+from pipelines.predict.batch_prediction import KIND, BatchSettings, build_predictions
 from pipelines.recipes.connections import (
     check_nodes,
     check_store_and_tracker,
     open_context,
     open_tracker,
 )
+from pipelines.store import Artifact
 
 
 class BatchPredictionRecipe(BatchSettings):

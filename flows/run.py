@@ -31,12 +31,12 @@ from flows.reporting.publishing import (
 )
 from flows.reporting.report import RunReport, StageRecord
 from flows.stopping import flow_in_progress, stops_kept
-from pipelines.artifacts import Artifact
 from pipelines.config.errors import first_line, redacted, without_secrets
 from pipelines.recipes.connections import open_context, open_tracker
 from pipelines.recipes.files import completed, differences, flattened, read_recipe
 from pipelines.recipes.recipe import Recipe, Until
 from pipelines.stage import Stage, StageContext
+from pipelines.store import Artifact
 from pipelines.tracking.tracker import Tracker
 
 Overrides = Annotated[

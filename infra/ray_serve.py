@@ -22,7 +22,7 @@ def build(arguments: dict[str, str]) -> Application:
         import torch
 
         from flows.cli.registry import asked_model, model_address
-        from pipelines.inference import server
+        from pipelines.predict import server
         from pipelines.registry.opening import opened
 
         torch.set_num_threads(cpus)

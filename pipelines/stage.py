@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pipelines.artifacts import ArtifactStore
 from pipelines.config.runtime import RuntimeSettings
+from pipelines.store import ArtifactStore
 
 if TYPE_CHECKING:
     from pipelines.tracking.tracker import Tracker

@@ -96,8 +96,8 @@ def context_of(home: Path | None, store: str | None = None) -> "StageContext":
 
     Raises UserError if `store` is not valid.
     """
-    from pipelines.artifacts import ArtifactStore
     from pipelines.stage import StageContext
+    from pipelines.store import ArtifactStore
 
     return StageContext(store=ArtifactStore(runtime_of(home, store).store_url()))
 

@@ -16,13 +16,13 @@ from prefect.runtime import flow_run
 
 from flows.environment import LocalApi
 from flows.reporting.report import RunReport, markdown
-from pipelines.artifacts import Artifact
 from pipelines.config.errors import UserError, first_line, redacted
 from pipelines.recipes.files import flattened
 from pipelines.recipes.recipe import Recipe
 from pipelines.stages import STAGES
+from pipelines.store import Artifact
 from pipelines.tracking.tracker import Tracker
-from pipelines.training.runs import numbers
+from pipelines.train.runs import numbers
 
 logger = logging.getLogger(__name__)
 

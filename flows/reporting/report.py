@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flows.reporting.progress_line import duration
-from pipelines.artifacts import Artifact
 from pipelines.config.errors import redacted
-from pipelines.insight.showcase import FilledMask, Prediction
 from pipelines.recipes.recipe import Recipe
 from pipelines.registry.compare import Comparison
 from pipelines.registry.promote import Promotion
 from pipelines.registry.prove import Verification
 from pipelines.registry.register import RegisteredModel
+from pipelines.show.showcase import FilledMask, Prediction
 from pipelines.stages import STAGES
 from pipelines.stages.evaluation.stage import beside
 from pipelines.stages.finetuning import FINETUNING
+from pipelines.store import Artifact
 from pipelines.tasks import family_title
 
 RANDOM_TWIN = f"{FINETUNING.title}, random"

@@ -62,8 +62,8 @@ def _complaint(requirement: Requirement) -> str:
 
 def check_store(runtime: RuntimeSettings) -> Check:
     """The artifact store can be written and read, and creates a file only if there is none."""
-    from pipelines.artifacts import ArtifactStore
-    from pipelines.artifacts.access import create_only, store_errors_explained
+    from pipelines.store import ArtifactStore
+    from pipelines.store.access import create_only, store_errors_explained
 
     url = runtime.store_url()
     try:

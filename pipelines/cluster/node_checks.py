@@ -11,12 +11,12 @@ import uuid
 from pathlib import Path
 from typing import NamedTuple
 
-from pipelines.artifacts import ArtifactStore
-from pipelines.artifacts.access import nearest_existing, store_errors, store_errors_explained
 from pipelines.cluster.connection import connect
 from pipelines.cluster.mapping import answer_of, ask_node
 from pipelines.config.errors import UserError, first_line
 from pipelines.config.versions import computing_versions
+from pipelines.store import ArtifactStore
+from pipelines.store.access import nearest_existing, store_errors, store_errors_explained
 
 import ray  # isort: skip  (after pipelines.cluster.connection, which sets its environment)
 

@@ -23,9 +23,9 @@ from fsspec import AbstractFileSystem
 from fsspec.compression import zstd
 from fsspec.core import url_to_fs
 
-from pipelines.artifacts import sha256_of_file
-from pipelines.artifacts.access import NO_CREDENTIALS, lacks_credentials, store_errors
 from pipelines.config.errors import UserError
+from pipelines.store import sha256_of_file
+from pipelines.store.access import NO_CREDENTIALS, lacks_credentials, store_errors
 
 COMPRESSIONS: Final = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}
 _DECOMPRESSION_ERRORS: Final = (EOFError, OSError, zlib.error, lzma.LZMAError, zstd.ZstdError)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pipelines.artifacts import sha256_of_file
 from pipelines.config.errors import UserError
+from pipelines.store import sha256_of_file
 
 # Advice for a name that is neither a folder nor in the registry.
 FROM_THE_HUB: Final = (

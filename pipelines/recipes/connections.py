@@ -4,11 +4,11 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pipelines.artifacts import ArtifactStore
 from pipelines.config.environment import make_home
 from pipelines.config.errors import UserError
 from pipelines.config.runtime import DATABASE_NAME, RuntimeSettings
 from pipelines.stage import Observer, StageContext, ignore
+from pipelines.store import ArtifactStore
 from pipelines.tracking.address import check_tracker_reachable, database_file
 
 if TYPE_CHECKING:  # importing MLflow takes a second that reading a recipe need not spend

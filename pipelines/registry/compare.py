@@ -13,7 +13,6 @@ import numpy as np
 from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 
-from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.config.errors import UserError
 from pipelines.recipes.registration import ComparisonSettings
 from pipelines.registry.bootstrap import Difference, paired_bootstrap
@@ -31,6 +30,7 @@ from pipelines.registry.find import (
 from pipelines.registry.prove import CannotCompareError, Evaluation, VerificationError, evaluated
 from pipelines.stages.dataset.stage import family_of, read_items
 from pipelines.stages.evaluation.stage import answers_in, build_baselines
+from pipelines.store import Artifact, ArtifactStore
 from pipelines.tasks import Answers, Items, TaskFamily
 from pipelines.tasks.scoring import WeightedScore, ratio
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker

@@ -10,7 +10,6 @@ import yaml
 from bert_core.hugging_face import export_model, reads_mean
 from bert_core.model.catalogue import count_parameters, described
 from bert_core.training.state import load_model
-from pipelines.artifacts import Artifact
 from pipelines.config.errors import UserError
 from pipelines.io.hugging_face import FROM_THE_HUB
 from pipelines.recipes.registration import RegistrationSettings
@@ -21,9 +20,10 @@ from pipelines.registry.prove import Proof, Verification, verify
 from pipelines.registry.register import RegisteredModel, Submission, register
 from pipelines.stage import StageContext
 from pipelines.stages.vocabulary.stage import import_vocabulary
+from pipelines.store import Artifact
 from pipelines.tasks import family_of_model
 from pipelines.tracking.tracker import Tracker
-from pipelines.training.imported_models import IMPORTED, import_folder, refuse_own_code
+from pipelines.train.imported_models import IMPORTED, import_folder, refuse_own_code
 
 
 def is_vocabulary(path: Path | str) -> bool:

@@ -264,7 +264,7 @@ def fingerprints_in_use(
 
     Raises UserError where the tracker does not answer.
     """
-    from pipelines.artifacts.manifest import is_fingerprint
+    from pipelines.store.manifest import is_fingerprint
 
     users: dict[str, set[str]] = defaultdict(set)
     with tracker.answering("to say which artifacts are in use"):

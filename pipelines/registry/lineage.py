@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
-from pipelines.artifacts import Artifact, ArtifactStore
-from pipelines.artifacts.manifest import is_fingerprint
 from pipelines.recipes.files import differences
 from pipelines.recipes.recipe import Recipe
 from pipelines.registry.card import headline, title_of
 from pipelines.stages import STAGES
-from pipelines.training.imported_models import IMPORTED
+from pipelines.store import Artifact, ArtifactStore
+from pipelines.store.manifest import is_fingerprint
+from pipelines.train.imported_models import IMPORTED
 
 _KINDS = (*STAGES, "imported_encoder", IMPORTED)
 _READING = ("format", "heldout_format", "libraries")  # inputs that say how bytes were read

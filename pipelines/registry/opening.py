@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 from bert_core.model.catalogue import Model
 from bert_core.training.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.artifacts import Artifact
 from pipelines.config.errors import UserError, readable
 from pipelines.registry.find import (
     REGISTERED,
@@ -25,7 +24,8 @@ from pipelines.registry.find import (
 )
 from pipelines.registry.seal import sealed_files
 from pipelines.stage import StageContext
-from pipelines.training.imported_models import (
+from pipelines.store import Artifact
+from pipelines.train.imported_models import (
     existing_encoder,
     find_model_artifact,
     import_folder,

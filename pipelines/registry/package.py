@@ -21,10 +21,10 @@ from bert_core.inference.tables import Question
 from bert_core.model.rows import CODE_FILE
 from bert_core.tokenizer_files import SAVED_FILES
 from bert_core.training.state import CONFIG_FILE, WEIGHTS_FILE
-from pipelines.artifacts import Artifact
 from pipelines.registry import seal
 from pipelines.registry.card import question_of
 from pipelines.registry.find import DIGEST_TAG
+from pipelines.store import Artifact
 from pipelines.tracking.tracker import Tracker, time_for_files
 
 _REQUIREMENTS = ("torch", "numpy", "safetensors", "tokenizers", "pandas", "mlflow")

@@ -62,7 +62,7 @@ def _fetched_package(request: dict[str, Any], scratch: str) -> Path:
 
 def _fetched_data(request: dict[str, Any]) -> Any:
     """The artifact with the held-out data, its files on this machine."""
-    from pipelines.artifacts import ArtifactStore
+    from pipelines.store import ArtifactStore
 
     kind, fingerprint = request["data_kind"], request["fingerprint"]
     data = ArtifactStore(request["store_url"]).find(kind, fingerprint)

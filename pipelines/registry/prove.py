@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from mlflow.entities.model_registry import ModelVersion
 
-from pipelines.artifacts import Artifact
 from pipelines.config.errors import redacted
 from pipelines.registry import proof_process
 from pipelines.registry.find import (
@@ -27,8 +26,9 @@ from pipelines.registry.find import (
     uri_of,
 )
 from pipelines.registry.register import RegisteredModel
+from pipelines.store import Artifact
 from pipelines.tracking.tracker import COMPUTED_ON_TAG, Tracker
-from pipelines.training.imported_models import IMPORTED, PROBE
+from pipelines.train.imported_models import IMPORTED, PROBE
 
 _AT_ONCE: Final = 2  # models; most of a process's time goes into imports, which use one core
 _TOLERANCE: Final = 0.001  # between two machines; an answer that hangs by a rounding may differ

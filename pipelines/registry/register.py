@@ -10,7 +10,6 @@ from mlflow.entities import Metric
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
-from pipelines.artifacts import Artifact
 from pipelines.config.errors import redacted
 from pipelines.config.versions import code_version
 from pipelines.recipes.files import flattened
@@ -28,9 +27,10 @@ from pipelines.registry.find import (
     versions_of,
 )
 from pipelines.registry.package import log_package
+from pipelines.store import Artifact
 from pipelines.tracking.tracker import COMPUTED_ON_TAG, FINGERPRINT_TAG, Tracker, final
-from pipelines.training.imported_models import IMPORTED
-from pipelines.training.runs import numbers
+from pipelines.train.imported_models import IMPORTED
+from pipelines.train.runs import numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from bert_core.randomness import Permutation
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.config.errors import UserError
 from pipelines.tasks import BadItemError, Item, Items, Reading, TaskExamples
-from pipelines.training.ranks import sum_over_ranks
+from pipelines.train.ranks import sum_over_ranks
 
 
 def check_texts(record: Mapping[str, Any], *names: str) -> None:

@@ -29,7 +29,7 @@ from pipelines.tasks import (
 )
 from pipelines.tasks.encoding import Sequences, read_questions, share, span_in
 from pipelines.tasks.scoring import SpanScore, WeightedScore, best_threshold, mean, score_of
-from pipelines.training.ranks import sum_over_ranks
+from pipelines.train.ranks import sum_over_ranks
 
 _ANSWER_TOKENS = 30  # the longest span that is answered, as published
 _WRONG = 20  # answers that a report shows

@@ -22,9 +22,9 @@ from bert_core.model.catalogue import MODELS, Model
 from bert_core.model.rows import CODE_FILE, RowModel, row_model
 from bert_core.ragged import RaggedBatch
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.artifacts import Artifact
 from pipelines.config.errors import UserError
 from pipelines.io.files import open_binary
+from pipelines.store import Artifact
 from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading, TaskFamily
 from pipelines.tasks.encoding import outputs
 from pipelines.tasks.scoring import WeightedScore, mean

@@ -37,7 +37,7 @@ from pipelines.tasks.scoring import (
     name_entities,
     ratio,
 )
-from pipelines.training.ranks import sum_over_ranks
+from pipelines.train.ranks import sum_over_ranks
 
 
 class Tagging(TaskFamily):

@@ -4,8 +4,8 @@ from mlflow.exceptions import InvalidUrlException, MlflowException
 from requests import HTTPError
 from sqlalchemy.exc import SQLAlchemyError
 
-from pipelines.artifacts.access import FULL, is_away, store_errors
 from pipelines.config.errors import UserError
+from pipelines.store.access import FULL, is_away, store_errors
 
 _WILL_FAIL_AGAIN = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 _TRANSIENT_CODES = frozenset(

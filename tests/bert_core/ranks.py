@@ -15,7 +15,7 @@ import torch.multiprocessing as mp
 
 # Where there is no Ray, what needs it is left out.
 multiprocessing.set_forkserver_preload(
-    [__name__, "bert_core.training.loop", "pipelines.training.worker"]
+    [__name__, "bert_core.training.loop", "pipelines.train.worker"]
 )
 
 

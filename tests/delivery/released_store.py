@@ -17,7 +17,6 @@ import torch
 from bert_core.config import EncoderConfig
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.state import save_model
-from pipelines.artifacts import ArtifactStore
 from pipelines.cluster.connection import connect, disconnect
 from pipelines.config.runtime import RuntimeSettings
 from pipelines.stage import StageContext
@@ -34,6 +33,7 @@ from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
 from pipelines.stages.vocabulary.settings import VocabularySettings
 from pipelines.stages.vocabulary.stage import build_vocabulary, load_tokenizer
+from pipelines.store import ArtifactStore
 from tests.pipelines.small_data import invented_text
 
 LABELS = ("calm", "loud")

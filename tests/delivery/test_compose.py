@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pipelines.training.launch import PATIENCE_SECONDS
+from pipelines.train.launch import PATIENCE_SECONDS
 from tests.delivery.composition import COMPOSE, read
 from tests.delivery.declared import (
     ENTRYPOINT,

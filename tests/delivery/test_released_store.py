@@ -9,8 +9,6 @@ import pytest
 
 from bert_core.training.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.artifacts import Artifact, ArtifactStore
-from pipelines.artifacts.pruning import take_inventory
 from pipelines.config.runtime import RuntimeSettings
 from pipelines.stage import StageContext
 from pipelines.stages import CHAIN
@@ -23,7 +21,9 @@ from pipelines.stages.finetuning.stage import build_task_model
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
 from pipelines.stages.vocabulary.stage import load_tokenizer
-from pipelines.training.imported_models import existing_encoder
+from pipelines.store import Artifact, ArtifactStore
+from pipelines.store.pruning import take_inventory
+from pipelines.train.imported_models import existing_encoder
 
 ROOT = Path(__file__).parents[2]
 STORES = Path(__file__).parent / "stores"

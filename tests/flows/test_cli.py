@@ -198,7 +198,7 @@ def test_an_evaluation_reads_the_columns_that_are_named(
         asked.append((settings.text_column, settings.second_text_column, settings.label_column))
         return {"items": 1}, {"model": "m/1"}
 
-    monkeypatch.setattr("pipelines.inference.model_evaluation.evaluate_file", evaluated)
+    monkeypatch.setattr("pipelines.predict.model_evaluation.evaluate_file", evaluated)
     named = ["--text-column", "a", "--second-text-column", "b", "--label-column", "c"]
     for name in ("tracker_of", "named"):
         monkeypatch.setattr(f"flows.cli.commands.evaluation.{name}", lambda *given: "")

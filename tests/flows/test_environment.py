@@ -44,7 +44,7 @@ import os
 from pathlib import Path
 from flows.environment import set_defaults
 set_defaults(Path(os.environ["BERTSMITH_HOME"]))
-from pipelines.insight import pictures  # draws with matplotlib
+from pipelines.show import pictures  # draws with matplotlib
 import matplotlib.font_manager
 import mlflow.telemetry.utils
 print(matplotlib.get_cachedir(), mlflow.telemetry.utils.is_telemetry_disabled())

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from flows.reporting.report import RunReport, StageRecord, figures_of
-from pipelines.artifacts import ArtifactStore, Built
 from pipelines.recipes.recipe import Recipe
+from pipelines.store import ArtifactStore, Built
 
 
 @pytest.mark.parametrize(

@@ -8,16 +8,14 @@ from prefect import flow
 from flows.reporting.progress import ProgressReporter
 from flows.reporting.progress_line import progress_on_terminal
 
-store = logging.getLogger("pipelines.artifacts.attempts")
+store = logging.getLogger("pipelines.store.attempts")
 
 
 @flow
 def _warned() -> list[str]:
     with ProgressReporter("watched") as progress:
-        logging.getLogger("pipelines.artifacts.attempts").warning(
-            "another builds %s: waiting", "it"
-        )
-        logging.getLogger("pipelines.artifacts.attempts").info("nothing to see")
+        logging.getLogger("pipelines.store.attempts").warning("another builds %s: waiting", "it")
+        logging.getLogger("pipelines.store.attempts").info("nothing to see")
         for _ in range(2):
             logging.getLogger("pipelines.tracking.tracker").warning(
                 "the tracker %s does not answer", "http://me:secret123@127.0.0.1"

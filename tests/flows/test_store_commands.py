@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from flows.cli.app import MISTAKE, run
-from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
 from pipelines.recipes.connections import open_tracker
+from pipelines.store import Artifact, ArtifactStore, Built, Draft
 
 
 def _build(home: Path, kind: str, **inputs: Artifact) -> Artifact:

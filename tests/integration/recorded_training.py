@@ -22,12 +22,12 @@ from typing import Any, Literal
 from torch import Tensor
 
 from bert_core.batch import Batch
-from pipelines.artifacts import ArtifactStore
 from pipelines.config.runtime import RuntimeSettings
 from pipelines.stage import StageContext
 from pipelines.stages.pretraining import stage
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.training import Pretraining, PretrainingJob
+from pipelines.store import ArtifactStore
 
 ROOT = Path(__file__).parents[2]
 _HURRY_FILE = "hurry"

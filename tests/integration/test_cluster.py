@@ -41,7 +41,7 @@ SETTINGS: dict[str, Any] = {
 }
 DATA_STAGES = """
 import json, sys
-from pipelines.artifacts import ArtifactStore
+from pipelines.store import ArtifactStore
 from pipelines.config.runtime import RuntimeSettings
 from pipelines.stage import StageContext
 from pipelines.stages.corpus.settings import CorpusSettings, TextFiles

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.artifacts import Artifact
+from pipelines.store import Artifact
 from tests.integration.elastic import changing, fixed, largest_difference, same_batches, settings
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.artifacts import Artifact
+from pipelines.store import Artifact
 from tests.integration.autoscaled import autoscaled
 from tests.integration.elastic import settings
 from tests.integration.raylets import Raylets
@@ -23,7 +23,7 @@ MOST_NODES = 2
 WAITING = """
 from pipelines.cluster.connection import connect
 from pipelines.config.runtime import RuntimeSettings
-from pipelines.training.arithmetic import wait_for_room
+from pipelines.train.arithmetic import wait_for_room
 
 connect()
 ranks = RuntimeSettings(training_workers=64, wait_for_nodes_seconds=600)
@@ -32,7 +32,7 @@ wait_for_room(ranks, lambda progress: print(progress.note, flush=True), "pretrai
 BRINGING = """
 from pipelines.cluster.connection import connect, nodes
 from pipelines.config.runtime import RuntimeSettings
-from pipelines.training.arithmetic import wait_for_room
+from pipelines.train.arithmetic import wait_for_room
 
 connect()
 ranks = RuntimeSettings(training_workers="auto", device="gpu", wait_for_nodes_seconds=120)

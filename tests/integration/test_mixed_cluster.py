@@ -41,16 +41,16 @@ from ray.cluster_utils import Cluster
 
 from pyarrow.fs import LocalFileSystem
 
-from pipelines.artifacts import ArtifactStore
+from pipelines.store import ArtifactStore
 from pipelines.config.errors import UserError
 from pipelines.config.runtime import RuntimeSettings
 from pipelines.stage import StageContext
-from pipelines.training.checkpoints import CheckpointFolder
-from pipelines.training.job import TrainingJob
-from pipelines.training.launch import launched
-from pipelines.training.placement import BatchSplit
-from pipelines.training.ranks import sum_over_ranks
-from pipelines.training.settings import TrainingSettings
+from pipelines.train.checkpoints import CheckpointFolder
+from pipelines.train.job import TrainingJob
+from pipelines.train.launch import launched
+from pipelines.train.placement import BatchSplit
+from pipelines.train.ranks import sum_over_ranks
+from pipelines.train.settings import TrainingSettings
 
 MEMORY = 80 * 2**20
 CUT = BatchSplit(section="pretraining", global_batch_size=16, micro_batch_size=4)

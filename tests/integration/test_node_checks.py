@@ -47,7 +47,7 @@ ASKING = """
 import json, os, sys, time
 from pathlib import Path
 import ray
-from pipelines.artifacts import ArtifactStore
+from pipelines.store import ArtifactStore
 from pipelines.cluster.connection import connect
 from pipelines.cluster.mapping import map_tasks
 from pipelines.cluster.node_checks import check_nodes

@@ -10,19 +10,19 @@ from pathlib import Path
 import boto3
 import pytest
 
-from pipelines.artifacts import ArtifactStore
 from pipelines.config.runtime import RuntimeSettings
 from pipelines.stage import StageContext
 from pipelines.stages.corpus.settings import CorpusSettings, TextFiles
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.examples.stage import ExampleSettings, build_examples
 from pipelines.stages.vocabulary.stage import VocabularySettings, build_vocabulary
+from pipelines.store import ArtifactStore
 from tests.integration.object_stores import s3_server
 from tests.pipelines.small_data import invented_text
 
 CHAIN = """
 import json, sys
-from pipelines.artifacts import ArtifactStore
+from pipelines.store import ArtifactStore
 from pipelines.stages.examples.batches import ExampleReader, micro_batches
 from pipelines.stages.corpus.settings import CorpusSettings, TextFiles
 from pipelines.stages.corpus.stage import build_corpus

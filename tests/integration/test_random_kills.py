@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.artifacts import Artifact
+from pipelines.store import Artifact
 from tests.integration.faults import disturbed, plan, settings
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.artifacts import Artifact
+from pipelines.store import Artifact
 from tests.integration.object_stores import BUCKET, keys_below, s3_server
 
 pytestmark = pytest.mark.slow
@@ -18,7 +18,7 @@ STORE = f"s3://{BUCKET}/a store"
 
 TRAINING = """
 import json, os, signal, sys
-from pipelines.artifacts import ArtifactStore
+from pipelines.store import ArtifactStore
 from pipelines.stages.pretraining.stage import build_encoder
 from pipelines.stage import StageContext
 from pipelines.stages.pretraining.settings import PretrainingSettings

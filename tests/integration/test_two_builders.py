@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
 from pipelines.config.errors import UserError
+from pipelines.store import Artifact, ArtifactStore, Built, Draft
 from tests.integration.object_stores import BUCKET, keys_below, s3_server
 
 STORE = f"s3://{BUCKET}/store"
@@ -21,7 +21,7 @@ STORE = f"s3://{BUCKET}/store"
 # next line).
 BUILDER = """
 import json, os, sys, time
-from pipelines.artifacts import ArtifactStore, Built
+from pipelines.store import ArtifactStore, Built
 store = ArtifactStore(sys.argv[1])
 print("ready", flush=True)
 for line in sys.stdin:

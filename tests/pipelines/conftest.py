@@ -2,13 +2,13 @@
 
 import pytest
 
-from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.config.runtime import RuntimeSettings
 from pipelines.stage import StageContext
 from pipelines.stages.corpus.settings import CorpusSettings, TextFiles
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.examples.stage import ExampleSettings, build_examples
 from pipelines.stages.vocabulary.stage import VocabularySettings, build_vocabulary
+from pipelines.store import Artifact, ArtifactStore
 from tests.pipelines.small_data import write_text_files
 from tests.pipelines.trackers import fickle, home, server_port, tracker
 

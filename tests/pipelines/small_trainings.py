@@ -16,19 +16,19 @@ from bert_core.batch import Batch, PretrainingBatch
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.state import load_model
-from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.config.runtime import RuntimeSettings
 from pipelines.stage import Progress, StageContext
 from pipelines.stages.examples.batches import ExampleReader, micro_batches
 from pipelines.stages.pretraining.figures import pretraining_figures
+from pipelines.store import Artifact, ArtifactStore
 from pipelines.tracking.tracker import Tracker
-from pipelines.training.checkpoints import CheckpointFolder
-from pipelines.training.job import Training, TrainingJob
-from pipelines.training.launch import launched
-from pipelines.training.placement import BatchSplit
-from pipelines.training.ranks import rank_and_world_size
-from pipelines.training.saving import MODEL_FOLDER
-from pipelines.training.settings import TrainingSettings
+from pipelines.train.checkpoints import CheckpointFolder
+from pipelines.train.job import Training, TrainingJob
+from pipelines.train.launch import launched
+from pipelines.train.placement import BatchSplit
+from pipelines.train.ranks import rank_and_world_size
+from pipelines.train.saving import MODEL_FOLDER
+from pipelines.train.settings import TrainingSettings
 
 CUT = BatchSplit(section="pretraining", global_batch_size=8, micro_batch_size=4)
 CADENCE = {"log_every_steps": 1, "checkpoint_every_steps": 4}

@@ -8,14 +8,14 @@ import ray
 import torch
 
 from bert_core.backends.precision import compute_dtype
-from pipelines.artifacts import ArtifactStore
 from pipelines.cluster.connection import local_cpus
 from pipelines.config.errors import UserError
 from pipelines.config.runtime import RuntimeSettings
 from pipelines.stage import StageContext
-from pipelines.training import arithmetic
-from pipelines.training.arithmetic import Arithmetic, arithmetic_of, resolve
-from pipelines.training.placement import BatchSplit, schedule
+from pipelines.store import ArtifactStore
+from pipelines.train import arithmetic
+from pipelines.train.arithmetic import Arithmetic, arithmetic_of, resolve
+from pipelines.train.placement import BatchSplit, schedule
 
 
 @pytest.fixture

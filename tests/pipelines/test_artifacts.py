@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
-from pipelines.artifacts.manifest import check_file_name
-from pipelines.artifacts.pruning import take_inventory
 from pipelines.config.errors import UserError
+from pipelines.store import Artifact, ArtifactStore, Built, Draft
+from pipelines.store.manifest import check_file_name
+from pipelines.store.pruning import take_inventory
 
 
 @pytest.fixture(params=["local", "remote"])
@@ -159,7 +159,7 @@ def test_what_other_code_began_starts_over_and_is_left_for_prune(
 ) -> None:
     def interrupted(version: str) -> bool:
         """Whether a build by this version finds the file of the one before."""
-        monkeypatch.setattr("pipelines.artifacts.store.code_version", lambda: version)
+        monkeypatch.setattr("pipelines.store.store.code_version", lambda: version)
         there = []
 
         def stop(draft: Draft) -> Built:

@@ -12,13 +12,13 @@ from bert_core.hugging_face import export_model
 from bert_core.model.catalogue import EncoderModel
 from bert_core.training.state import save_model
 from bert_core.vocabulary import SPECIAL_TOKENS, WordPieceTokenizer
-from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.stage import Progress, StageContext
 from pipelines.stages.dataset.settings import DatasetSettings
 from pipelines.stages.dataset.stage import build_dataset
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.stages.finetuning.stage import automatic_epochs, resolved_settings
-from pipelines.training.imported_models import existing_encoder
+from pipelines.store import Artifact, ArtifactStore
+from pipelines.train.imported_models import existing_encoder
 
 TOKENS = [*SPECIAL_TOKENS, "good", "bad", "one"]
 

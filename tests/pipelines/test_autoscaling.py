@@ -8,8 +8,8 @@ from ray.util import placement_group_table
 
 from pipelines.config.runtime import RuntimeSettings
 from pipelines.stage import Progress
-from pipelines.training import arithmetic
-from pipelines.training.arithmetic import bundles, wait_for_room
+from pipelines.train import arithmetic
+from pipelines.train.arithmetic import bundles, wait_for_room
 
 NO_ROOM = [{"CPU": 0.0}]
 ONE_GPU = [{"CPU": 8.0, "GPU": 1.0}]

@@ -8,7 +8,6 @@ import psutil
 import pytest
 from pydantic import ValidationError
 
-from pipelines.artifacts import ArtifactStore
 from pipelines.config.errors import UserError
 from pipelines.config.runtime import RuntimeSettings
 from pipelines.recipes.files import read_recipe
@@ -16,7 +15,8 @@ from pipelines.stage import Progress
 from pipelines.stages.pretraining.budget import steps_within, training_seconds
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
-from pipelines.training.job import Timing
+from pipelines.store import ArtifactStore
+from pipelines.train.job import Timing
 
 TIMING = Timing(spent=15.0, step=0.5, evaluation=2.0, checkpoint=3.0)
 DONE = 20  # steps, in those 15 seconds

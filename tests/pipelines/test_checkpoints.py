@@ -10,8 +10,8 @@ import pytest
 from pyarrow import PythonFile
 from pyarrow.fs import FileSelector, FSSpecHandler, LocalFileSystem, PyFileSystem
 
-from pipelines.artifacts.scratch import scratch_folder
-from pipelines.training.checkpoints import (
+from pipelines.store.scratch import scratch_folder
+from pipelines.train.checkpoints import (
     Checkpoint,
     CheckpointFolder,
     Checkpoints,

@@ -15,7 +15,6 @@ from bert_core.model.catalogue import PretrainingModel, build_model
 from bert_core.model.preparation import resize_vocabulary
 from bert_core.training.initialization import load_encoder_into
 from bert_core.training.state import load_model, save_model
-from pipelines.artifacts import ArtifactStore
 from pipelines.config.errors import UserError
 from pipelines.config.runtime import RuntimeSettings
 from pipelines.stages.examples.settings import ExampleSettings
@@ -25,7 +24,8 @@ from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
 from pipelines.stages.vocabulary.settings import VocabularySettings
 from pipelines.stages.vocabulary.stage import build_vocabulary, load_tokenizer
-from pipelines.training.imported_models import existing_encoder
+from pipelines.store import ArtifactStore
+from pipelines.train.imported_models import existing_encoder
 
 
 @pytest.fixture(scope="module")

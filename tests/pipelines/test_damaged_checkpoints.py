@@ -11,14 +11,14 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from pipelines.artifacts import Artifact
+from pipelines.store import Artifact
 from tests.integration.object_stores import BUCKET, s3_server
 
 pytestmark = pytest.mark.slow
 
 TRAINING = """
 import json, os, signal, sys
-from pipelines.artifacts import ArtifactStore
+from pipelines.store import ArtifactStore
 from pipelines.config.runtime import RuntimeSettings
 from pipelines.stage import StageContext
 from pipelines.stages.pretraining.settings import PretrainingSettings

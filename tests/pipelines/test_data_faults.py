@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.artifacts import ArtifactStore
 from pipelines.config.errors import UserError
 from pipelines.config.runtime import RuntimeSettings
 from pipelines.stage import StageContext
@@ -14,6 +13,7 @@ from pipelines.stages.corpus.shards import read_documents
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset
+from pipelines.store import ArtifactStore
 from pipelines.tracking.transient import is_transient
 from tests.pipelines.small_data import invented_text
 

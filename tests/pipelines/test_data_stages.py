@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.config.errors import UserError
 from pipelines.config.runtime import RuntimeSettings
 from pipelines.stage import Progress, StageContext
@@ -17,6 +16,7 @@ from pipelines.stages.corpus.settings import CleaningSettings, CorpusSettings, T
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.examples.stage import ExampleSettings, build_examples
 from pipelines.stages.vocabulary.stage import VocabularySettings, build_vocabulary
+from pipelines.store import Artifact, ArtifactStore
 from tests.pipelines.small_data import invented_text
 
 EXAMPLES = ExampleSettings(max_tokens=64, shard_tokens=1000)
@@ -109,7 +109,7 @@ def test_a_killed_run_leaves_nothing_half_written(
 ):
     script = f"""
 import os, signal
-from pipelines.artifacts import ArtifactStore
+from pipelines.store import ArtifactStore
 from pipelines.stages.corpus.settings import CorpusSettings
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.config.runtime import RuntimeSettings

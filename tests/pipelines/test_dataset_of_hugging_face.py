@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
 
-from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.config.errors import UserError
 from pipelines.stage import StageContext
 from pipelines.stages.dataset.items import LeftOut, check_inputs, read_labelled
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledDataset, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset, read_items
+from pipelines.store import Artifact, ArtifactStore
 from pipelines.tasks import family
 
 PAIRS = Features(

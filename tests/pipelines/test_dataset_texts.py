@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.artifacts import ArtifactStore
 from pipelines.config.errors import UserError
 from pipelines.stage import StageContext
 from pipelines.stages.corpus.settings import CorpusSettings, TextFiles
@@ -18,6 +17,7 @@ from pipelines.stages.dataset.settings import (
     NoLabels,
 )
 from pipelines.stages.dataset.stage import build_dataset, read_items
+from pipelines.store import ArtifactStore
 from pipelines.tasks import Items, Reading
 from pipelines.tasks.classification import FAMILY
 from pipelines.tasks.encoding import shuffled

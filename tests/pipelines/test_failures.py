@@ -4,9 +4,9 @@ import pytest
 
 from pipelines.config.errors import UserError
 from pipelines.tracking.transient import is_transient
-from pipelines.training import launch
-from pipelines.training.launch import raise_sentence
-from pipelines.training.placement import Placement
+from pipelines.train import launch
+from pipelines.train.launch import raise_sentence
+from pipelines.train.placement import Placement
 
 from ray.exceptions import OutOfMemoryError, RayActorError  # isort: skip  (after Ray's environment)
 from ray.train import ControllerError, WorkerGroupError  # isort: skip

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.config.runtime import RuntimeSettings
 from pipelines.stage import Stage, StageContext
 from pipelines.stages.corpus import CORPUS
@@ -25,6 +24,7 @@ from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.vocabulary import VOCABULARY
 from pipelines.stages.vocabulary import stage as vocabulary_stage
 from pipelines.stages.vocabulary.settings import VocabularySettings
+from pipelines.store import Artifact, ArtifactStore
 
 # (stage, its version): digest of its files, made with constraints.txt (pyarrow 25.0.1, tokenizers
 # 0.23.3, blingfire 0.1.8).

@@ -8,7 +8,6 @@ import pytest
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import EncoderModel
 from bert_core.training.state import save_model
-from pipelines.artifacts import ArtifactStore
 from pipelines.config.runtime import RuntimeSettings
 from pipelines.stage import StageContext
 from pipelines.stages.examples.settings import ExampleSettings
@@ -17,6 +16,7 @@ from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
 from pipelines.stages.vocabulary.settings import VocabularySettings
 from pipelines.stages.vocabulary.stage import build_vocabulary, load_tokenizer
+from pipelines.store import ArtifactStore
 
 SETTINGS = PretrainingSettings(
     size="tiny",

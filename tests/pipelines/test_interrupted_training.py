@@ -19,14 +19,14 @@ from typing import ClassVar
 import ray
 from pyarrow.fs import LocalFileSystem
 
-from pipelines.artifacts import ArtifactStore
+from pipelines.store import ArtifactStore
 from pipelines.stage import StageContext
-from pipelines.training import launch as launching
-from pipelines.training.checkpoints import CheckpointFolder
-from pipelines.training.job import TrainingJob
-from pipelines.training.launch import launched
-from pipelines.training.placement import BatchSplit
-from pipelines.training.settings import TrainingSettings
+from pipelines.train import launch as launching
+from pipelines.train.checkpoints import CheckpointFolder
+from pipelines.train.job import TrainingJob
+from pipelines.train.launch import launched
+from pipelines.train.placement import BatchSplit
+from pipelines.train.settings import TrainingSettings
 
 launching.PATIENCE_SECONDS = 2.0  # this worker hears nobody
 folder = Path(sys.argv[1])

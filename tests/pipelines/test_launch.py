@@ -7,7 +7,7 @@ import sys
 def test_an_interrupted_wait_exits_though_the_fit_never_returns():
     program = """
 import os, signal, threading, time
-from pipelines.training import launch
+from pipelines.train import launch
 
 class Wish:
     class stop:

@@ -6,8 +6,8 @@ import time
 import pytest
 
 from pipelines.tracking.tracker import Tracker
-from pipelines.training import metrics
-from pipelines.training.metrics import MetricLog
+from pipelines.train import metrics
+from pipelines.train.metrics import MetricLog
 
 
 @pytest.fixture(autouse=True)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
 from pipelines.config.errors import UserError
+from pipelines.store import Artifact, ArtifactStore, Built, Draft
 
 Mistake = Callable[[Path, pytest.MonkeyPatch], object]
 ANSWER_SECONDS = 200  # of a very busy machine; before it were minutes

@@ -5,8 +5,8 @@ from typing import Any
 
 from bert_core.training.optimizer_settings import OptimizationConfig
 from pipelines.stages.finetuning.settings import FinetuningSettings
-from pipelines.training.settings import TrainingSettings
-from pipelines.training.worker import optimization
+from pipelines.train.settings import TrainingSettings
+from pipelines.train.worker import optimization
 
 
 def config_of(settings: TrainingSettings, **more: Any):

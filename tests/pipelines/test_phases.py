@@ -40,7 +40,7 @@ def test_a_short_example_depends_on_no_worker(
 ):
     from dataclasses import replace
 
-    from pipelines.artifacts import ArtifactStore
+    from pipelines.store import ArtifactStore
 
     alone = replace(
         small_context, store=ArtifactStore(tmp_path), runtime=RuntimeSettings(num_workers=1)

@@ -4,7 +4,7 @@ import pytest
 
 from pipelines.config.errors import UserError
 from pipelines.config.runtime import RuntimeSettings
-from pipelines.training.placement import BatchSplit, Placement, schedule
+from pipelines.train.placement import BatchSplit, Placement, schedule
 
 LAPTOP = [{"CPU": 2.0}]
 WORKSTATION = [{"CPU": 16.0}]

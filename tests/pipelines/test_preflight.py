@@ -10,10 +10,10 @@ import torch
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.optimizer_settings import OptimizationConfig
-from pipelines.artifacts import Artifact
 from pipelines.config.errors import UserError
-from pipelines.training import preflight
-from pipelines.training.preflight import check_disk_space, meet, node_memory, within_memory
+from pipelines.store import Artifact
+from pipelines.train import preflight
+from pipelines.train.preflight import check_disk_space, meet, node_memory, within_memory
 from tests.bert_core.ranks import run_ranks
 from tests.pipelines.small_trainings import SmallJob, train_small
 

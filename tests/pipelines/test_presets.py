@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.config.runtime import RuntimeSettings
 from pipelines.recipes.files import preset_names, read_recipe
 from pipelines.recipes.recipe import Recipe
@@ -13,6 +12,7 @@ from pipelines.stages.examples.stage import build_examples
 from pipelines.stages.pretraining.settings import phases_of
 from pipelines.stages.pretraining.stage import build_encoder
 from pipelines.stages.vocabulary.stage import build_vocabulary
+from pipelines.store import Artifact, ArtifactStore
 from pipelines.tasks import family_module, family_names
 
 # What makes a preset small; whatever else it says stays.

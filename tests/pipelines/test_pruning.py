@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from flows.reporting.publishing import open_parent_run
-from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
-from pipelines.artifacts.pruning import carry_out, plan, take_inventory
 from pipelines.recipes.recipe import Recipe
 from pipelines.registry.find import fingerprints_in_use
+from pipelines.store import Artifact, ArtifactStore, Built, Draft
+from pipelines.store.pruning import carry_out, plan, take_inventory
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
 
 LATER = datetime.now(UTC) + timedelta(days=100)

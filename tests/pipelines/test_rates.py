@@ -6,7 +6,7 @@ from bert_core.config import SIZES, EncoderConfig, encoder_config
 from pipelines.config.errors import UserError
 from pipelines.recipes.files import read_recipe
 from pipelines.stage import Progress
-from pipelines.training.settings import automatic_rate, resolved_rate
+from pipelines.train.settings import automatic_rate, resolved_rate
 
 BASE, TINY = (encoder_config(size, 100) for size in ("base", "tiny"))
 SIX_LAYERS = EncoderConfig(

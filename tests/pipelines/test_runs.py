@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
 from pipelines.stage import StageContext
+from pipelines.store import Artifact, ArtifactStore, Built, Draft
 from pipelines.tracking.tracker import Tracker
-from pipelines.training import metrics
-from pipelines.training.metrics import MetricLog
-from pipelines.training.runs import finish_run, open_run
-from pipelines.training.saving import HISTORY_FILE
+from pipelines.train import metrics
+from pipelines.train.metrics import MetricLog
+from pipelines.train.runs import finish_run, open_run
+from pipelines.train.saving import HISTORY_FILE
 from tests.pipelines.trackers import FickleTracker
 
 

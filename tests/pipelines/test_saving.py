@@ -19,10 +19,10 @@ from bert_core.training.optimization import build_optimizer
 from bert_core.training.optimizer_settings import OptimizationConfig
 from bert_core.training.state import Position
 from pipelines.config.errors import UserError
-from pipelines.training import saving
-from pipelines.training.checkpoints import CheckpointFolder, Checkpoints, DamagedCheckpointError
-from pipelines.training.metrics import Speed, Telemetry
-from pipelines.training.saving import TrainState, restore, save, save_at_end
+from pipelines.train import saving
+from pipelines.train.checkpoints import CheckpointFolder, Checkpoints, DamagedCheckpointError
+from pipelines.train.metrics import Speed, Telemetry
+from pipelines.train.saving import TrainState, restore, save, save_at_end
 from tests.bert_core.batches import small_config
 from tests.bert_core.ranks import run_ranks
 

@@ -16,14 +16,14 @@ from bert_core.model.catalogue import MODELS
 from flows.cli.app import MISTAKE, run
 from flows.cli.commands.services import bound_socket
 from pipelines.config.errors import UserError
-from pipelines.inference.batching import (
+from pipelines.predict.batching import (
     BATCH_CHARACTERS,
     Batcher,
     FullError,
     answered_together,
 )
-from pipelines.inference.server import MOST_ROWS, application, asked_of_body
-from pipelines.inference.tables import Table
+from pipelines.predict.server import MOST_ROWS, application, asked_of_body
+from pipelines.predict.tables import Table
 from pipelines.registry.opening import opened
 from tests.pipelines.registry.test_serving import untrained
 

@@ -11,12 +11,12 @@ from mlflow import MlflowClient
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.step_operations import batch_operations
-from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.stage import Progress, StageContext
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
+from pipelines.store import Artifact, ArtifactStore
 from pipelines.tracking.tracker import Tracker
-from pipelines.training.metrics import Speed
+from pipelines.train.metrics import Speed
 from tests.bert_core.batches import pretraining_batch
 
 VOCABULARY = 300

@@ -26,7 +26,7 @@ from pipelines.stages.vocabulary.encoding import SentenceEncoder
 from pipelines.stages.vocabulary.learning import extended
 from pipelines.stages.vocabulary.settings import VocabularySettings
 from pipelines.stages.vocabulary.stage import build_vocabulary, load_tokenizer
-from pipelines.training.imported_models import existing_encoder
+from pipelines.train.imported_models import existing_encoder
 
 USER = AddedToken(content="<user>", special=True, normalized=False)
 PHRASE = AddedToken(content="of the")

@@ -9,11 +9,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.config.runtime import RuntimeSettings
 from pipelines.stage import Progress, StageContext
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
+from pipelines.store import Artifact, ArtifactStore
 
 pytestmark = pytest.mark.slow
 

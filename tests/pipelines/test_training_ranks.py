@@ -12,13 +12,13 @@ import torch
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.state import TRAINING_STATE_FILE, load_model
-from pipelines.artifacts import Artifact
 from pipelines.config.errors import UserError
 from pipelines.stages.examples.batches import ExampleReader
 from pipelines.stages.pretraining.figures import HeldoutExamples, pretraining_figures
 from pipelines.stages.vocabulary.stage import load_tokenizer
-from pipelines.training.saving import AVERAGED_FOLDER, MODEL_FOLDER
-from pipelines.training.settings import TrainingSettings
+from pipelines.store import Artifact
+from pipelines.train.saving import AVERAGED_FOLDER, MODEL_FOLDER
+from pipelines.train.settings import TrainingSettings
 from tests.pipelines.small_trainings import SmallJob, SmallTraining, train_small
 
 pytestmark = pytest.mark.slow
@@ -131,7 +131,7 @@ def test_a_cluster_that_stays_busy_is_named(
     small_examples: Artifact, local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "0.5")
-    monkeypatch.setattr("pipelines.training.launch._OUTAGE_SECONDS", 5.0)
+    monkeypatch.setattr("pipelines.train.launch._OUTAGE_SECONDS", 5.0)
     blocker = ray.remote(num_cpus=1)(lambda: time.sleep(120)).remote()
     try:
         with pytest.raises(

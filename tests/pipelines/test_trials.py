@@ -12,7 +12,6 @@ import numpy as np
 import psutil
 import pytest
 
-from pipelines.artifacts import Artifact, ArtifactStore
 from pipelines.cluster.mapping import map_tasks
 from pipelines.config.errors import UserError
 from pipelines.stage import Progress, StageContext
@@ -24,6 +23,7 @@ from pipelines.stages.finetuning.stage import build_task_model
 from pipelines.stages.finetuning.trials import Trial, _trained
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
+from pipelines.store import Artifact, ArtifactStore
 from pipelines.tracking.tracker import Tracker
 from pipelines.tracking.transient import is_transient
 from tests.pipelines.small_data import SYLLABLES, invented_text

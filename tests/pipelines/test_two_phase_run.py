@@ -11,12 +11,12 @@ import pytest
 
 from bert_core.batch import Batch
 from bert_core.training.state import WEIGHTS_FILE, load_model
-from pipelines.artifacts.manifest import sha256_of_file
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
 from pipelines.stages.pretraining.settings import PretrainingSettings, phases_of
 from pipelines.stages.pretraining.training import Pretraining, PretrainingJob
-from pipelines.training.saving import MODEL_FOLDER
+from pipelines.store.manifest import sha256_of_file
+from pipelines.train.saving import MODEL_FOLDER
 from tests.pipelines.small_trainings import train_small
 
 pytestmark = pytest.mark.slow

@@ -4,8 +4,8 @@ import pytest
 import ray
 
 from pipelines.stage import Progress, ignore
-from pipelines.training import messages as sending
-from pipelines.training.messages import ProgressSender, messages_of_workers
+from pipelines.train import messages as sending
+from pipelines.train.messages import ProgressSender, messages_of_workers
 
 
 @pytest.fixture(autouse=True)

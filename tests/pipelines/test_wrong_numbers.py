@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from pipelines.artifacts import Artifact
 from pipelines.config.errors import UserError
+from pipelines.store import Artifact
 from pipelines.tracking.tracker import Tracker
-from pipelines.training.settings import TrainingSettings
+from pipelines.train.settings import TrainingSettings
 from tests.pipelines.small_trainings import CADENCE, SmallJob, train_small
 
 pytestmark = pytest.mark.slow

@@ -70,7 +70,7 @@ def evaluate(
         "dataset.source.split": split,
     }
     tracker = tracker_of(home)
-    from pipelines.inference.model_evaluation import evaluate_file
+    from pipelines.predict.model_evaluation import evaluate_file
     from pipelines.recipes.files import read_recipe
     from pipelines.stages.dataset.settings import LabelledDataset, LabelledFile
 

@@ -19,7 +19,7 @@ from flows.cli.registry import (
 from pipelines.config.errors import UserError
 
 if TYPE_CHECKING:
-    from pipelines.artifacts import Artifact
+    from pipelines.store import Artifact
 
 
 def import_folder(
@@ -88,7 +88,7 @@ def import_folder(
 
 def _what_it_is(artifact: "Artifact") -> list[str]:
     """What was imported, a line each."""
-    from pipelines.training.imported_models import CAUSAL
+    from pipelines.train.imported_models import CAUSAL
 
     statistics = artifact.statistics
     found = "already in the store" if artifact.reused else "imported into the store"

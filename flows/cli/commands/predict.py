@@ -26,7 +26,7 @@ from pipelines.registry.find import ANY_TASK, is_folder
 from pipelines.tasks import family_module, family_names, family_title, is_own
 
 if TYPE_CHECKING:
-    from pipelines.inference.answers import Asked
+    from pipelines.predict.answers import Asked
 
 # What Python makes of an argument's bytes that are not of the terminal's encoding.
 _ESCAPED_BYTE: Final = re.compile("[\udc80-\udcff]")
@@ -114,7 +114,7 @@ def predict(
     if any(_ESCAPED_BYTE.search(text) for text in texts or ()):
         raise UserError("a text is not UTF-8; set the terminal to UTF-8, or give a file")
     # A mistake in what is asked ends here, before torch is imported.
-    from pipelines.inference.tables import check_output, read_table
+    from pipelines.predict.tables import check_output, read_table
 
     table = None if file is None else read_table(str(file))
     lines = [] if texts or table else _lines_of_standard_input()
@@ -122,7 +122,7 @@ def predict(
         check_output(out, table.columns if table else {})
     kinds = kinds_of(task) if model is None else ()
     with asked_model(model, home, *kinds) as (folder, called):
-        from pipelines.inference.answers import (
+        from pipelines.predict.answers import (
             answer_all,
             asked_of_file,
             asked_of_lines,
@@ -219,8 +219,8 @@ def _lines_of_standard_input() -> list[str]:
         raise UserError(
             "there is no text; give it as an argument, with --file, or on standard input"
         )
-    from pipelines.inference.tables import text_lines
     from pipelines.io.text import check_is_text, decoded
+    from pipelines.predict.tables import text_lines
 
     data = sys.stdin.buffer.read()
     check_is_text(data, "standard input")
@@ -235,7 +235,7 @@ def _tell(
     asked: "Asked", answers: dict[str, list[Any]], out: Path | None, *, as_json: bool
 ) -> None:
     """Write the answers to a file, or print a line for each row."""
-    from pipelines.inference.tables import beside, json_lines, rows_of, write_table
+    from pipelines.predict.tables import beside, json_lines, rows_of, write_table
 
     if out is None and not as_json:
         for row in rows_of({**asked.columns, **answers}):
@@ -291,7 +291,7 @@ def fill_mask(
             "array.'"
         )
     with asked_model(model, home, "encoder") as (folder, called):
-        from pipelines.inference.answers import fill
+        from pipelines.predict.answers import fill
         from pipelines.registry.opening import opened
 
         gaps = fill(opened(folder), called, text, top_k=top)

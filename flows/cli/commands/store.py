@@ -11,8 +11,8 @@ from flows.reporting.progress_line import duration
 from pipelines.config.errors import UserError, redacted
 
 if TYPE_CHECKING:
-    from pipelines.artifacts import ArtifactStore
-    from pipelines.artifacts.pruning import Entry
+    from pipelines.store import ArtifactStore
+    from pipelines.store.pruning import Entry
 
 _TRAINED = {"encoder", "finetuned", "imported_model", "imported_encoder"}
 _UNFINISHED = "files of an unfinished build"
@@ -31,8 +31,8 @@ def show(context: typer.Context, home: Home = None, store: Store = None) -> None
         if home or store:
             raise UserError(f"give options after {context.invoked_subcommand}")
         return
-    from pipelines.artifacts.pruning import take_inventory
     from pipelines.registry.find import fingerprints_in_use
+    from pipelines.store.pruning import take_inventory
 
     artifacts, tracker = _open(home, store), tracker_of(home)
     models = fingerprints_in_use(tracker) if tracker.exists() else {}
@@ -84,8 +84,8 @@ def prune(
 
     Example: bertsmith store prune --days 7
     """
-    from pipelines.artifacts.pruning import carry_out, plan, take_inventory
     from pipelines.registry.find import fingerprints_in_use
+    from pipelines.store.pruning import carry_out, plan, take_inventory
 
     now = datetime.now(UTC)
     artifacts, tracker = _open(home, store), tracker_of(home)
@@ -121,7 +121,7 @@ def prune(
 
 
 def _open(home: Path | None, store: str | None) -> "ArtifactStore":
-    from pipelines.artifacts import ArtifactStore
+    from pipelines.store import ArtifactStore
 
     return ArtifactStore(runtime_of(home, store).store_url(), is_patient=False)  # a person waits
 

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipelines.artifacts import Draft, Workspace
 from pipelines.io.text import Tally
 from pipelines.stages.corpus.cleaning import language_of, split_sentences
 from pipelines.stages.corpus.selection import (
@@ -28,6 +27,7 @@ from pipelines.stages.corpus.settings import CleaningSettings, CorpusSettings
 from pipelines.stages.corpus.shards import SCHEMA, Document, ShardWriter, read_batches
 from pipelines.stages.corpus.sources import read_span
 from pipelines.stages.corpus.sources.inputs import Part, RawDocument
+from pipelines.store import Draft, Workspace
 
 _COUNTS: Final = ("documents", "sentences", "words", "bytes")
 # A row's content hash, in two halves, and the beginning of its group's.

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 import pyarrow as pa
 
-from pipelines.artifacts import Artifact
+from pipelines.store import Artifact
 
 Split = Literal["train", "heldout"]
 SCHEMA: Final = pa.schema(

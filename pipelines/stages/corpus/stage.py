@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.artifacts import Artifact, Built, Draft, Workspace
 from pipelines.cluster.mapping import map_tasks
 from pipelines.config.errors import redacted
 from pipelines.config.versions import versions_of
@@ -47,6 +46,7 @@ from pipelines.stages.corpus.sources.inputs import (
     libraries_of,
     shard_bytes,
 )
+from pipelines.store import Artifact, Built, Draft, Workspace
 
 # Where the text lies does not matter. Its bytes or commit and its labels are in the input's name.
 _IN_THE_INPUTS = {"paths", "dataset", "revision"}

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bert_core.model.rows import CODE_FILE
-from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.config.errors import UserError
 from pipelines.config.versions import versions_of
 from pipelines.stage import StageContext
@@ -31,6 +30,7 @@ from pipelines.stages.dataset.settings import (
     LabelledDataset,
     LabelledFile,
 )
+from pipelines.store import Artifact, Built, Draft
 from pipelines.tasks import Answers, Items, TaskFamily, family_module
 from pipelines.tasks import family as family_named
 from pipelines.tasks.rows import RowTask, carried_task

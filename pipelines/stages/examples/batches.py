@@ -26,7 +26,6 @@ from bert_core.masking import MaskableVocabulary, MaskingConfig, mask_tokens
 from bert_core.ragged import RaggedBatch
 from bert_core.randomness import Bits, Permutation, random_bits
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.artifacts import Artifact
 from pipelines.config.errors import UserError
 from pipelines.stages.examples.settings import ExampleSet, ExampleSettings
 from pipelines.stages.examples.shards import (
@@ -35,6 +34,7 @@ from pipelines.stages.examples.shards import (
     lists_in,
     read_example_batch,
 )
+from pipelines.store import Artifact
 
 if TYPE_CHECKING:  # a verification reads examples without the training loop
     from bert_core.training.loop import MicroBatches

@@ -18,7 +18,6 @@ import pyarrow as pa
 from bert_core.masking import MaskedTokens, mask_tokens
 from bert_core.randomness import random_bits
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.artifacts import Artifact, Built, Draft, Workspace
 from pipelines.cluster.mapping import map_tasks
 from pipelines.config.errors import UserError
 from pipelines.config.versions import versions_of
@@ -42,6 +41,7 @@ from pipelines.stages.examples.shards import (
 )
 from pipelines.stages.examples.token_shards import read_token_shard, write_token_shard
 from pipelines.stages.vocabulary.encoding import SentenceEncoder
+from pipelines.store import Artifact, Built, Draft, Workspace
 
 SPLITS = ("train", "heldout")
 _MASKED_AT_ONCE: Final = 8192  # examples

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from pipelines.config.settings import Settings
-from pipelines.training.placement import BatchSplit
-from pipelines.training.settings import PeakRate, TrainingSettings, in_one_sentence
+from pipelines.train.placement import BatchSplit
+from pipelines.train.settings import PeakRate, TrainingSettings, in_one_sentence
 
 Rate = Annotated[float, Field(gt=0, le=1)]
 NumEpochs = Annotated[

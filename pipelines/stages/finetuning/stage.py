@@ -5,14 +5,14 @@ from typing import Final, Literal
 
 from bert_core.model.task_models import TextModel
 from bert_core.training.state import read_config
-from pipelines.artifacts import Artifact
 from pipelines.stage import Observer, StageContext, ignore, send_note
 from pipelines.stages.dataset.stage import family_of
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.stages.finetuning.training import Initialization, train_task_model
 from pipelines.stages.finetuning.trials import best_of_trials
-from pipelines.training.imported_models import IMPORTED, config_of
-from pipelines.training.settings import resolved_rate
+from pipelines.store import Artifact
+from pipelines.train.imported_models import IMPORTED, config_of
+from pipelines.train.settings import resolved_rate
 
 # Few labels want many passes, many labels few (docs/decisions/0041).
 _LEAST_EPOCHS, _MOST_EPOCHS = 3, 20

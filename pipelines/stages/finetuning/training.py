@@ -11,24 +11,24 @@ from bert_core.model.catalogue import TrainableModel, count_parameters
 from bert_core.model.rows import CODE_FILE
 from bert_core.training.initialization import load_encoder_into
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.config.errors import UserError
 from pipelines.stage import StageContext
 from pipelines.stages.dataset.stage import family_of, figures_of, read_items
 from pipelines.stages.finetuning import FINETUNING
 from pipelines.stages.finetuning.preparation import prepare
 from pipelines.stages.finetuning.settings import FinetuningSettings, split_of
+from pipelines.store import Artifact, Built, Draft
 from pipelines.tasks import Answers, Reading
 from pipelines.tasks.encoding import batches, shuffled
-from pipelines.training.arithmetic import resolve, trains_best_on_single_threads
-from pipelines.training.checkpoints import CheckpointFolder
-from pipelines.training.imported_models import config_of
-from pipelines.training.job import Training, TrainingJob
-from pipelines.training.launch import launched
-from pipelines.training.metrics import best_step
-from pipelines.training.ranks import means_over_ranks, rank_and_world_size
-from pipelines.training.runs import finish_run, open_run, training_input, training_statistics
-from pipelines.training.saving import MODEL_FILES, publish_model
+from pipelines.train.arithmetic import resolve, trains_best_on_single_threads
+from pipelines.train.checkpoints import CheckpointFolder
+from pipelines.train.imported_models import config_of
+from pipelines.train.job import Training, TrainingJob
+from pipelines.train.launch import launched
+from pipelines.train.metrics import best_step
+from pipelines.train.ranks import means_over_ranks, rank_and_world_size
+from pipelines.train.runs import finish_run, open_run, training_input, training_statistics
+from pipelines.train.saving import MODEL_FILES, publish_model
 
 STAGE = FINETUNING.name
 

@@ -8,7 +8,6 @@ from functools import partial
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.cluster.connection import connect, nodes
 from pipelines.cluster.mapping import map_tasks
 from pipelines.config.errors import UserError
@@ -22,9 +21,10 @@ from pipelines.stages.finetuning.training import (
     files_of,
     train_task_model,
 )
+from pipelines.store import Artifact, Built, Draft
 from pipelines.tracking.transient import is_transient
-from pipelines.training.arithmetic import resolve
-from pipelines.training.runs import finish_run, numbers, open_run, training_input
+from pipelines.train.arithmetic import resolve
+from pipelines.train.runs import finish_run, numbers, open_run, training_input
 
 TRIALS_FILE = "trials.json"
 

@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from bert_core.batch import IGNORED_LABEL, LabelledBatch, PretrainingBatch
 from bert_core.vocabulary import CONTINUATION, WordPieceTokenizer
-from pipelines.artifacts import Artifact
 from pipelines.stages.corpus.shards import read_batches
 from pipelines.stages.examples.batches import ExampleReader, evaluation_batches
-from pipelines.training.ranks import sum_over_ranks
+from pipelines.store import Artifact
+from pipelines.train.ranks import sum_over_ranks
 
 _BATCH_TOKENS = 65_536
 _LARGEST_LOSS: Final = 700.0  # its exponential is a number still, which JSON and MLflow can hold

@@ -5,7 +5,7 @@ from typing import Final
 
 from pipelines.config.errors import UserError
 from pipelines.stages.pretraining.settings import PretrainingSettings, phases_of
-from pipelines.training.job import Timing
+from pipelines.train.job import Timing
 
 _LEAST_STEPS: Final = 10
 

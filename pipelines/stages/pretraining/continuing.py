@@ -21,16 +21,16 @@ from bert_core.training.initialization import load_encoder_into
 from bert_core.training.state import load_model, read_config
 from bert_core.vocabulary import WordPieceTokenizer
 from bert_core.word_vectors import Cooccurrences, word_vectors
-from pipelines.artifacts import Artifact
 from pipelines.config.errors import UserError
 from pipelines.stage import Observer, ignore
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.pretraining.baselines import counted_tokens
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.vocabulary.stage import load_tokenizer
-from pipelines.training.imported_models import config_of
-from pipelines.training.ranks import sum_over_ranks
-from pipelines.training.settings import resolved_rate
+from pipelines.store import Artifact
+from pipelines.train.imported_models import config_of
+from pipelines.train.ranks import sum_over_ranks
+from pipelines.train.settings import resolved_rate
 
 TokenModel = PretrainingModel | LanguageModel
 

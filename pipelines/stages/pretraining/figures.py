@@ -13,7 +13,6 @@ from bert_core.batch import IGNORED_LABEL, Batch, LabelledBatch, PretrainingBatc
 from bert_core.model.language_models import LanguageModel, PretrainingModel
 from bert_core.model.trainable import Sums
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.artifacts import Artifact
 from pipelines.stages.examples.batches import (
     ExampleReader,
     evaluation_batches,
@@ -24,7 +23,8 @@ from pipelines.stages.pretraining.baselines import (
     perplexity,
     pretraining_baselines,
 )
-from pipelines.training.ranks import means_over_ranks
+from pipelines.store import Artifact
+from pipelines.train.ranks import means_over_ranks
 
 _BATCH_TOKENS = 8_192
 

@@ -1,6 +1,5 @@
 """Stage: from training examples to a pretrained encoder."""
 
-from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.config.errors import UserError
 from pipelines.stage import StageContext
 from pipelines.stages.examples.settings import ExampleSettings
@@ -9,12 +8,13 @@ from pipelines.stages.pretraining.continuing import settings_for
 from pipelines.stages.pretraining.settings import PretrainingSettings, split_of
 from pipelines.stages.pretraining.training import PretrainingJob
 from pipelines.stages.vocabulary.stage import load_tokenizer
-from pipelines.training.arithmetic import resolve, trains_best_on_single_threads
-from pipelines.training.checkpoints import CheckpointFolder
-from pipelines.training.imported_models import existing_encoder
-from pipelines.training.launch import launched
-from pipelines.training.runs import finish_run, open_run, training_input, training_statistics
-from pipelines.training.saving import MODEL_FILES, publish_model
+from pipelines.store import Artifact, Built, Draft
+from pipelines.train.arithmetic import resolve, trains_best_on_single_threads
+from pipelines.train.checkpoints import CheckpointFolder
+from pipelines.train.imported_models import existing_encoder
+from pipelines.train.launch import launched
+from pipelines.train.runs import finish_run, open_run, training_input, training_statistics
+from pipelines.train.saving import MODEL_FILES, publish_model
 
 STAGE = PRETRAINING.name
 

@@ -13,7 +13,6 @@ from bert_core.batch import Batch
 from bert_core.model.catalogue import TrainableModel, count_parameters
 from bert_core.training.loop import MicroBatches
 from bert_core.training.step_operations import batch_operations
-from pipelines.artifacts import Artifact
 from pipelines.stages.examples.batches import ExampleReader, micro_batches, prefetched
 from pipelines.stages.pretraining.budget import steps_within
 from pipelines.stages.pretraining.continuing import (
@@ -25,9 +24,10 @@ from pipelines.stages.pretraining.continuing import (
 from pipelines.stages.pretraining.figures import HeldoutExamples
 from pipelines.stages.pretraining.settings import Phase, PretrainingSettings, phases_of
 from pipelines.stages.vocabulary.stage import load_tokenizer
-from pipelines.training.job import Timing, Training, TrainingJob
-from pipelines.training.ranks import rank_and_world_size
-from pipelines.training.settings import ENDLESS
+from pipelines.store import Artifact
+from pipelines.train.job import Timing, Training, TrainingJob
+from pipelines.train.ranks import rank_and_world_size
+from pipelines.train.settings import ENDLESS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

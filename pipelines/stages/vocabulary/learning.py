@@ -33,11 +33,11 @@ from bert_core.vocabulary import (
     WordPieceTokenizer,
     build_normalizer,
 )
-from pipelines.artifacts import Artifact, Workspace
 from pipelines.cluster.mapping import map_tasks
 from pipelines.config.errors import UserError
 from pipelines.stage import StageContext
 from pipelines.stages.corpus.shards import read_batches
+from pipelines.store import Artifact, Workspace
 
 _MAX_TOTAL: Final = 40_000_000  # words shown to the trainer; larger counts are scaled down
 MAX_WORDS: Final = 4_000_000  # kept at once; about 0.6 GB

@@ -10,8 +10,6 @@ import pyarrow.compute as pc
 
 from bert_core.tokenizer_files import read_tokens
 from bert_core.vocabulary import SPECIAL_TOKENS, Normalization, WordPieceTokenizer
-from pipelines.artifacts import Artifact, Built, Draft
-from pipelines.artifacts.manifest import is_fingerprint
 from pipelines.config.errors import UserError, redacted
 from pipelines.config.versions import versions_of
 from pipelines.stage import StageContext
@@ -25,7 +23,9 @@ from pipelines.stages.vocabulary.learning import (
     learn_tokens,
 )
 from pipelines.stages.vocabulary.settings import VocabularySettings
-from pipelines.training.imported_models import existing_encoder
+from pipelines.store import Artifact, Built, Draft
+from pipelines.store.manifest import is_fingerprint
+from pipelines.train.imported_models import existing_encoder
 
 Inputs = dict[str, Artifact | str]
 

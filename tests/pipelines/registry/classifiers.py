@@ -14,7 +14,6 @@ from bert_core.training.loop import train
 from bert_core.training.optimization import AdamW
 from bert_core.training.optimizer_settings import OptimizationConfig
 from bert_core.training.state import save_model
-from pipelines.artifacts import Artifact, Built, Draft
 from pipelines.config.versions import computing_machine
 from pipelines.recipes.registration import RegistrationSettings
 from pipelines.registry.compare import Comparison, compare_versions
@@ -29,9 +28,10 @@ from pipelines.registry.register import RegisteredModel, Submission, register
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset, family_of, figures_of, read_items
 from pipelines.stages.vocabulary.stage import load_tokenizer
+from pipelines.store import Artifact, Built, Draft
 from pipelines.tasks import Reading
 from pipelines.tasks.encoding import shuffled
-from pipelines.training.runs import numbers
+from pipelines.train.runs import numbers
 from tests.pipelines.registry.conftest import Models
 
 NAMES = RegistrationSettings()

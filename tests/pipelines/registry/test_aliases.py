@@ -13,7 +13,7 @@ from pipelines.registry.find import COMPARISON_TAG, VERIFIED_TAG
 from pipelines.registry.lineage import lineage_lines
 from pipelines.registry.promote import PREVIOUS, Promotion, move_alias, promotion_by_choice
 from pipelines.tracking.tracker import FINGERPRINT_TAG
-from pipelines.training.imported_models import import_folder
+from pipelines.train.imported_models import import_folder
 from tests.pipelines.registry.classifiers import choose, go_back
 from tests.pipelines.registry.conftest import Models
 

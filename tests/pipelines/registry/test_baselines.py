@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
-from pipelines.artifacts.pruning import take_inventory
-from pipelines.inference.model_evaluation import evaluate_file
+from pipelines.predict.model_evaluation import evaluate_file
 from pipelines.registry.card import model_card
 from pipelines.registry.find import version_with_alias
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
@@ -23,6 +21,8 @@ from pipelines.stages.evaluation.stage import (
     build_evaluation,
     figures_on,
 )
+from pipelines.store import Artifact, ArtifactStore, Built, Draft
+from pipelines.store.pruning import take_inventory
 from tests.pipelines.registry.classifiers import compared, finetuned, labelled_texts, proved
 from tests.pipelines.registry.conftest import Models
 from tests.pipelines.tasks.letters import pairs

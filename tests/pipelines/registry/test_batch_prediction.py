@@ -12,21 +12,21 @@ import pyarrow.parquet as pq
 import pytest
 
 from bert_core.model.catalogue import build_model
-from pipelines.artifacts import ArtifactStore
 from pipelines.cluster.connection import connect, disconnect
 from pipelines.config.errors import UserError
 from pipelines.config.runtime import RuntimeSettings
-from pipelines.inference import batch_prediction
-from pipelines.inference.batch_prediction import (
+from pipelines.predict import batch_prediction
+from pipelines.predict.batch_prediction import (
     KIND,
     LISTING,
     BatchSettings,
     _read_through,
     build_predictions,
 )
-from pipelines.inference.tables import FileTable
+from pipelines.predict.tables import FileTable
 from pipelines.registry.register import RegisteredModel, Submission, register
 from pipelines.stage import Progress, StageContext
+from pipelines.store import ArtifactStore
 from tests.integration.object_stores import BUCKET, s3_server
 from tests.pipelines.registry.conftest import Models
 from tests.pipelines.registry.test_serving import untrained

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from mlflow.entities.model_registry import ModelVersion
 
-from pipelines.artifacts import ArtifactStore
 from pipelines.recipes.registration import ComparisonSettings
 from pipelines.registry.bootstrap import paired_bootstrap
 from pipelines.registry.compare import Candidate, counted_items, in_words
 from pipelines.stage import StageContext
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset
+from pipelines.store import ArtifactStore
 from pipelines.tasks.scoring import mean
 
 SETTINGS = ComparisonSettings()

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.artifacts import Artifact, ArtifactStore, Built
-from pipelines.insight.pictures import confusion_picture, log_evidence
 from pipelines.registry.card import model_card, with_comparison
+from pipelines.show.pictures import confusion_picture, log_evidence
+from pipelines.store import Artifact, ArtifactStore, Built
 from tests.pipelines.registry.classifiers import finetuned, labelled_texts
 from tests.pipelines.registry.conftest import Models
 

@@ -23,8 +23,8 @@ from bert_core.training.state import save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from flows.cli.app import DONE, run
 from flows.services.health import answers, free_port
-from pipelines.artifacts import Artifact, ArtifactStore, Built, Draft
 from pipelines.registry.register import Submission, register
+from pipelines.store import Artifact, ArtifactStore, Built, Draft
 from pipelines.tasks import family
 from pipelines.tracking.tracker import Tracker
 

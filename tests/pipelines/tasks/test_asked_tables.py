@@ -13,7 +13,7 @@ from bert_core.model.catalogue import build_model
 from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from flows.cli.app import DONE, run
-from pipelines.inference.tables import write_table
+from pipelines.predict.tables import write_table
 from pipelines.tasks import Items, Reading, family
 from tests.pipelines.tasks.letters import CONFIG, TOKENS
 

@@ -3,7 +3,6 @@
 import logging
 from typing import Any
 
-from pipelines.artifacts import ArtifactStore
 from pipelines.config.errors import UserError
 from pipelines.registry.find import (
     KIND_TAG,
@@ -15,6 +14,7 @@ from pipelines.registry.opening import open_model
 from pipelines.stages.dataset.items import LeftOut, read_labelled, resolved
 from pipelines.stages.dataset.settings import LabelledDataset, LabelledFile
 from pipelines.stages.evaluation.stage import figures_on
+from pipelines.store import ArtifactStore
 from pipelines.tasks import Items, Reading, family_for, family_module, family_of_model
 from pipelines.tasks.encoding import class_names
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker

@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from pipelines.artifacts.access import names_in, store_errors_explained
-from pipelines.artifacts.manifest import MANIFEST_NAME, Manifest, is_fingerprint, read_manifest
-from pipelines.artifacts.store import INPUTS_NAME, ArtifactStore
 from pipelines.config.errors import UserError
+from pipelines.store.access import names_in, store_errors_explained
+from pipelines.store.manifest import MANIFEST_NAME, Manifest, is_fingerprint, read_manifest
+from pipelines.store.store import INPUTS_NAME, ArtifactStore
 
 _KIND = re.compile(r"[a-z][a-z0-9_-]*")
 _UNFINISHED = re.compile(r"\.(?:draft|work|aside)-([0-9a-f]{32})(?:-.*)?")

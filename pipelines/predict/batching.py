@@ -11,7 +11,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final
 
-from pipelines.inference.tables import Table
+from pipelines.predict.tables import Table
 
 # About 2,048 tokens, which a CPU computes at once: more would make the first wait for the last.
 BATCH_CHARACTERS: Final = 8192

@@ -23,18 +23,18 @@ from pipelines.cluster.node_checks import check_nodes
 from pipelines.config.errors import UserError
 from pipelines.stage import StageContext
 from pipelines.tracking.address import database_file
-from pipelines.training.arithmetic import wait_for_room
-from pipelines.training.checkpoints import CheckpointFolder, Checkpoints, DamagedCheckpointError
-from pipelines.training.job import TrainingJob
-from pipelines.training.messages import messages_of_workers
-from pipelines.training.placement import (
+from pipelines.train.arithmetic import wait_for_room
+from pipelines.train.checkpoints import CheckpointFolder, Checkpoints, DamagedCheckpointError
+from pipelines.train.job import TrainingJob
+from pipelines.train.messages import messages_of_workers
+from pipelines.train.placement import (
     Placement,
     check_ranks,
     listed,
     room_on_nodes,
     schedule,
 )
-from pipelines.training.worker import Assignment, train_on_rank
+from pipelines.train.worker import Assignment, train_on_rank
 
 from ray.train import (  # isort: skip  (after pipelines.cluster.connection, which sets its environment)
     ControllerError,

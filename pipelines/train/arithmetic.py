@@ -21,7 +21,7 @@ from pipelines.cluster.mapping import answer_of, ask_node
 from pipelines.config.errors import UserError
 from pipelines.config.runtime import RuntimeSettings
 from pipelines.stage import Observer, StageContext, ignore, send_note
-from pipelines.training.placement import (
+from pipelines.train.placement import (
     Node,
     after_waiting,
     least_workers,

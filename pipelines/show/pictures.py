@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from bert_core.hugging_face import export_model
-from pipelines.artifacts import Artifact
 from pipelines.registry.opening import opened
+from pipelines.store import Artifact
 from pipelines.tracking.tracker import Tracker, time_for_files
 
 _DOTS_PER_INCH = 110

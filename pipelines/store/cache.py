@@ -8,9 +8,9 @@ from pathlib import Path
 from filelock import FileLock
 from fsspec import AbstractFileSystem
 
-from pipelines.artifacts.access import full_disk_explained
-from pipelines.artifacts.manifest import FileRecord
 from pipelines.config.errors import UserError
+from pipelines.store.access import full_disk_explained
+from pipelines.store.manifest import FileRecord
 
 DEFAULT_CACHE_BYTES = 50 * 2**30
 

@@ -7,8 +7,8 @@ from typing import Any
 from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
-from pipelines.artifacts.cache import LocalCache
-from pipelines.artifacts.manifest import Manifest
+from pipelines.store.cache import LocalCache
+from pipelines.store.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True)

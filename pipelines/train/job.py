@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Literal
 
 from bert_core.batch import Batch
 from bert_core.model.catalogue import TrainableModel
-from pipelines.training.placement import BatchSplit
-from pipelines.training.settings import TrainingSettings
+from pipelines.train.placement import BatchSplit
+from pipelines.train.settings import TrainingSettings
 
 
 class Training(ABC):

@@ -23,20 +23,20 @@ from bert_core.training.state import Position
 from bert_core.training.step import StepReport
 from pipelines.config.errors import UserError
 from pipelines.config.versions import computing_machine
-from pipelines.training.checkpoints import CheckpointFolder, Checkpoints
-from pipelines.training.job import Timing, Training, TrainingJob
-from pipelines.training.messages import ProgressSender, listening_for_stop
-from pipelines.training.metrics import Best, MetricLog, Speed, Telemetry
-from pipelines.training.preflight import check_disk_space, meet, within_memory
-from pipelines.training.ranks import (
+from pipelines.train.checkpoints import CheckpointFolder, Checkpoints
+from pipelines.train.job import Timing, Training, TrainingJob
+from pipelines.train.messages import ProgressSender, listening_for_stop
+from pipelines.train.metrics import Best, MetricLog, Speed, Telemetry
+from pipelines.train.preflight import check_disk_space, meet, within_memory
+from pipelines.train.ranks import (
     broadcast,
     rank_and_world_size,
     share_of_node,
     this_node,
     wait_for_all,
 )
-from pipelines.training.saving import TrainState, restore, save, save_at_end
-from pipelines.training.settings import ENDLESS
+from pipelines.train.saving import TrainState, restore, save, save_at_end
+from pipelines.train.settings import ENDLESS
 
 # The first steps of a training run with a budget of time are timed, for at most this long and this
 # share of the budget. Their rate is next to nothing, since the warm-up has no end yet.

@@ -24,10 +24,10 @@ from pyarrow.fs import (
 )
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from pipelines.artifacts import sha256_of_file
-from pipelines.artifacts.access import flush, flush_folders, store_errors, write_to_disk
-from pipelines.artifacts.draft import Draft
-from pipelines.artifacts.scratch import scratch_folder
+from pipelines.store import sha256_of_file
+from pipelines.store.access import flush, flush_folders, store_errors, write_to_disk
+from pipelines.store.draft import Draft
+from pipelines.store.scratch import scratch_folder
 
 logger = logging.getLogger(__name__)
 

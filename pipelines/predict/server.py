@@ -24,10 +24,10 @@ from bert_core.backends.memory import keep_freed_memory
 from bert_core.backends.precision import Precision
 from bert_core.inference.tables import Question, answer_table, check_table
 from pipelines.config.errors import UserError
-from pipelines.inference.answers import question_for
-from pipelines.inference.batching import Batcher, FullError
-from pipelines.inference.tables import Table, json_lines
 from pipelines.io.tables import without_lone_surrogates
+from pipelines.predict.answers import question_for
+from pipelines.predict.batching import Batcher, FullError
+from pipelines.predict.tables import Table, json_lines
 from pipelines.registry.opening import OpenedModel
 
 logger = logging.getLogger(__name__)

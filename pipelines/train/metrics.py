@@ -31,7 +31,7 @@ from pipelines.config.errors import first_line
 from pipelines.config.versions import peak_resident_bytes
 from pipelines.stage import Progress
 from pipelines.tracking.tracker import now_ms
-from pipelines.training.messages import ProgressSender
+from pipelines.train.messages import ProgressSender
 
 from mlflow import MlflowClient  # isort: skip  (after pipelines.tracking: its time limits)
 from mlflow.entities import Metric  # isort: skip

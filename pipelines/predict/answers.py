@@ -18,7 +18,7 @@ from bert_core.model.catalogue import Model, PretrainingModel, described
 from bert_core.model.rows import RowModel
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.config.errors import UserError
-from pipelines.inference.tables import FileTable, Table, format_of
+from pipelines.predict.tables import FileTable, Table, format_of
 from pipelines.registry.opening import OpenedModel
 
 _ROWS_AT_ONCE: Final = 2048

@@ -15,7 +15,9 @@ from filelock import FileLock, Timeout
 from fsspec.implementations.local import LocalFileSystem
 from pydantic import BaseModel
 
-from pipelines.artifacts.access import (
+from pipelines.config.errors import UserError
+from pipelines.config.versions import code_version, library_versions
+from pipelines.store.access import (
     create_only,
     flush,
     flush_folders,
@@ -26,11 +28,9 @@ from pipelines.artifacts.access import (
     store_errors_explained,
     write_to_disk,
 )
-from pipelines.artifacts.artifact import Artifact
-from pipelines.artifacts.draft import Built, Draft
-from pipelines.artifacts.manifest import MANIFEST_NAME, Manifest, fingerprint_of, read_manifest
-from pipelines.config.errors import UserError
-from pipelines.config.versions import code_version, library_versions
+from pipelines.store.artifact import Artifact
+from pipelines.store.draft import Built, Draft
+from pipelines.store.manifest import MANIFEST_NAME, Manifest, fingerprint_of, read_manifest
 
 logger = logging.getLogger(__name__)
 

@@ -10,12 +10,12 @@ from bert_core.inference import Candidate
 from bert_core.model.catalogue import SequenceClassifier
 from bert_core.randomness import random_bits
 from bert_core.vocabulary import MASK
-from pipelines.artifacts import Artifact
 from pipelines.config.errors import UserError
-from pipelines.inference.answers import answers_to, fill
+from pipelines.predict.answers import answers_to, fill
 from pipelines.registry.opening import open_model
 from pipelines.stages.corpus.shards import read_documents
 from pipelines.stages.dataset.stage import read_items
+from pipelines.store import Artifact
 from pipelines.tracking.tracker import Tracker
 
 VOCABULARY_FILE = "vocab.txt"

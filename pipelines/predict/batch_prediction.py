@@ -17,18 +17,18 @@ from pydantic import Field
 
 from bert_core.inference.tables import Question, is_blank, question_of
 from bert_core.model.catalogue import Model
-from pipelines.artifacts import Artifact, Built, Draft
-from pipelines.artifacts.access import store_errors
 from pipelines.cluster.mapping import Shared, map_tasks
 from pipelines.config.errors import Uri, UserError, first_line
 from pipelines.config.versions import versions_of
-from pipelines.inference.answers import answers_to, asked_of, check_rows, holds_lists, texts_of
-from pipelines.inference.tables import FileTable, Table, format_of, read_shards
 from pipelines.io.files import expand, size_and_digest
 from pipelines.io.tables import TableSettings
+from pipelines.predict.answers import answers_to, asked_of, check_rows, holds_lists, texts_of
+from pipelines.predict.tables import FileTable, Table, format_of, read_shards
 from pipelines.registry.find import digest_of, find_model, reference_to
 from pipelines.registry.opening import OpenedModel, open_model
 from pipelines.stage import Progress, StageContext
+from pipelines.store import Artifact, Built, Draft
+from pipelines.store.access import store_errors
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
 
 KIND: Final = "predictions"

@@ -1,9 +1,9 @@
 """Artifacts: every stage's output, named by what made it, published whole or not at all."""
 
-from pipelines.artifacts.artifact import Artifact
-from pipelines.artifacts.draft import Built, Draft, DraftFile, Workspace
-from pipelines.artifacts.manifest import FileRecord, Manifest, fingerprint_of, sha256_of_file
-from pipelines.artifacts.store import ArtifactStore
+from pipelines.store.artifact import Artifact
+from pipelines.store.draft import Built, Draft, DraftFile, Workspace
+from pipelines.store.manifest import FileRecord, Manifest, fingerprint_of, sha256_of_file
+from pipelines.store.store import ArtifactStore
 
 __all__ = [
     "Artifact",

@@ -26,13 +26,13 @@ from bert_core.training.state import (
     save_model,
 )
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.artifacts import Draft
-from pipelines.artifacts.access import FULL, store_errors
-from pipelines.artifacts.scratch import scratch_folder
 from pipelines.config.errors import UserError, first_line
-from pipelines.training.checkpoints import Checkpoints, DamagedCheckpointError
-from pipelines.training.metrics import BEST_FOLDER, Best, Telemetry
-from pipelines.training.ranks import all_gather, broadcast, wait_for_all
+from pipelines.store import Draft
+from pipelines.store.access import FULL, store_errors
+from pipelines.store.scratch import scratch_folder
+from pipelines.train.checkpoints import Checkpoints, DamagedCheckpointError
+from pipelines.train.metrics import BEST_FOLDER, Best, Telemetry
+from pipelines.train.ranks import all_gather, broadcast, wait_for_all
 
 # Inside a checkpoint.
 MODEL_FOLDER = "model"  # to resume from
