@@ -23,9 +23,8 @@ import numpy as np
 from tokenizers import BertWordPieceTokenizer
 
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.cluster.connection import connect, disconnect
-from pipelines.cluster.mapping import map_tasks
-from pipelines.config.runtime import RuntimeSettings
+from pipelines.cluster import connect, disconnect, map_tasks
+from pipelines.settings import RuntimeSettings
 from pipelines.stage import StageContext
 from pipelines.stages.corpus.cleaning import split_sentences
 from pipelines.stages.corpus.settings import CorpusSettings, TextFiles

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from pipelines.config.runtime import RuntimeSettings
+from pipelines.settings import RuntimeSettings
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -39,7 +39,7 @@ from bert_core.batch import PretrainingBatch
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.model.encoder import cross_entropy_sum
 from bert_core.training.state import load_model
-from pipelines.cluster.connection import connect, disconnect
+from pipelines.cluster import connect, disconnect
 from pipelines.stage import StageContext
 from pipelines.stages.evaluation.stage import build_baselines
 from pipelines.stages.examples.batches import ExampleReader, evaluation_batches

@@ -9,8 +9,8 @@ from typing import Any
 
 from benchmarks.alternating import ROOT
 from benchmarks.usual_training import HELDOUT_EXAMPLES
-from pipelines.config.runtime import RuntimeSettings
 from pipelines.recipes.files import read_recipe
+from pipelines.settings import RuntimeSettings
 from pipelines.stage import StageContext
 from pipelines.stages.corpus.settings import CorpusSettings, TextFiles
 from pipelines.stages.corpus.stage import build_corpus

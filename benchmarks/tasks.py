@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pipelines.config.runtime import RuntimeSettings
+from pipelines.settings import RuntimeSettings
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -28,7 +28,7 @@ from benchmarks.alternating import ROOT, report
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.cluster.connection import connect, disconnect
+from pipelines.cluster import connect, disconnect
 from pipelines.stage import StageContext
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset

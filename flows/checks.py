@@ -4,9 +4,9 @@ Imports are inside the function, in the order of its checks: a mistake that the 
 ends the command before torch, Ray or MLflow are imported.
 """
 
-from pipelines.config.errors import UserError
-from pipelines.recipes.connections import check_nodes, check_store_and_tracker
+from pipelines.errors import UserError
 from pipelines.recipes.recipe import Recipe, Until
+from pipelines.stage import check_nodes, check_store_and_tracker
 
 _OF_LABELS = ("finetuning", "evaluation", "registration")
 

@@ -26,9 +26,9 @@ from flows.services.home_servers import (
     read_login,
     running_servers,
 )
-from pipelines.config.environment import home_folder as home_folder
-from pipelines.config.environment import make_home
-from pipelines.config.errors import UserError, first_line, redacted
+from pipelines.errors import UserError, first_line, redacted
+from pipelines.settings import home_folder as home_folder
+from pipelines.settings import make_home
 
 # No telemetry, no prompts, and what a run needs from Prefect; variables that are set already win.
 # The image sets the same for other programs: infra/Dockerfile.

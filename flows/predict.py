@@ -10,10 +10,10 @@ from flows.reporting.progress import ProgressReporter
 from flows.reporting.publishing import costing_the_page_alone
 from flows.run import network_task
 from flows.stopping import cancel_if_stopped, flow_in_progress
-from pipelines.config.errors import redacted
-from pipelines.config.runtime import RuntimeSettings
+from pipelines.errors import redacted
 from pipelines.predict.batch_prediction import KIND, BatchSettings, build_predictions
-from pipelines.recipes.connections import (
+from pipelines.settings import RuntimeSettings
+from pipelines.stage import (
     check_nodes,
     check_store_and_tracker,
     open_context,

@@ -11,13 +11,13 @@ from prefect.logging import get_run_logger
 from flows.reporting.publishing import costing_the_page_alone
 from flows.run import Run, network_task
 from flows.stopping import flow_in_progress
-from pipelines.recipes.connections import check_tracker, open_tracker
-from pipelines.recipes.registration import PromotionRecipe
+from pipelines.recipes.recipe import PromotionRecipe
 from pipelines.registry import promote as registry
 from pipelines.registry.compare import compare_versions
 from pipelines.registry.promote import Promotion
 from pipelines.registry.prove import Evaluation
 from pipelines.registry.register import RegisteredModel
+from pipelines.stage import check_tracker, open_tracker
 
 logger = logging.getLogger(__name__)
 

@@ -31,11 +31,10 @@ from flows.reporting.publishing import (
 )
 from flows.reporting.report import RunReport, StageRecord
 from flows.stopping import flow_in_progress, stops_kept
-from pipelines.config.errors import first_line, redacted, without_secrets
-from pipelines.recipes.connections import open_context, open_tracker
+from pipelines.errors import first_line, redacted, without_secrets
 from pipelines.recipes.files import completed, differences, flattened, read_recipe
 from pipelines.recipes.recipe import Recipe, Until
-from pipelines.stage import Stage, StageContext
+from pipelines.stage import Stage, StageContext, open_context, open_tracker
 from pipelines.store import Artifact
 from pipelines.tracking.tracker import Tracker
 
@@ -180,7 +179,7 @@ _RETRY_DELAYS_SECONDS = [2.0, 15.0, 60.0]
 
 def _world_failed(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
     """Whether a disk or a server did not answer, so that a retry may succeed."""
-    from pipelines.tracking.transient import is_transient  # imports MLflow, which takes a second
+    from pipelines.tracking.tracker import is_transient  # imports MLflow, which takes a second
 
     return is_transient(state.result(raise_on_failure=False))
 

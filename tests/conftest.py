@@ -108,8 +108,8 @@ def local_ray() -> Iterator[None]:
 
     It gives up when it has not started within thirty seconds; a busy machine needs more tries.
     """
-    from pipelines.cluster.connection import connect, disconnect
-    from pipelines.config.errors import UserError
+    from pipelines.cluster import connect, disconnect
+    from pipelines.errors import UserError
 
     for tries_left in reversed(range(5)):
         try:

@@ -1,6 +1,6 @@
 """Every environment variable of ours, from the one list of them."""
 
-from pipelines.config.environment import VARIABLES
+from pipelines.settings import VARIABLES
 
 from . import markdown
 

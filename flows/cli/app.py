@@ -21,8 +21,8 @@ from flows.cli.commands import (
 from flows.cli.commands.recipes import recipes
 from flows.cli.commands.run import run as run_command
 from flows.stopping import stops_kept
-from pipelines.config.errors import UserError
-from pipelines.config.versions import code_version
+from pipelines.errors import UserError
+from pipelines.versions import code_version
 
 DONE, FAILED, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 

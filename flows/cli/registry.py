@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flows.environment import home_folder, set_defaults
-from pipelines.config.errors import UserError, redacted
+from pipelines.errors import UserError, redacted
 from pipelines.registry.find import ANY_TASK, REGISTERED, is_folder, newest_of
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from pipelines.config.runtime import RuntimeSettings
+    from pipelines.settings import RuntimeSettings
     from pipelines.stage import Progress, StageContext
     from pipelines.tracking.tracker import Tracker
 
@@ -62,7 +62,7 @@ Model = Annotated[
 
 def tracker_of(home: Path | None) -> "Tracker":
     """The tracker of this home; raises UserError, in seconds, if it does not answer."""
-    from pipelines.recipes.connections import check_tracker, open_tracker
+    from pipelines.stage import check_tracker, open_tracker
 
     runtime = runtime_of(home)
     check_tracker(runtime)
@@ -72,7 +72,7 @@ def tracker_of(home: Path | None) -> "Tracker":
 def runtime_of(home: Path | None, store: str | None = None) -> "RuntimeSettings":
     """The runtime settings of this home. Raises UserError if `store` is not valid."""
     set_defaults(home_folder(home))
-    from pipelines.config.runtime import RuntimeSettings
+    from pipelines.settings import RuntimeSettings
 
     with explained("the runtime settings", RuntimeSettings):
         return RuntimeSettings(store=store or "")
@@ -83,7 +83,7 @@ def explained(subject: str, settings_type: "type[BaseModel] | None" = None) -> I
     """Settings made inside that are not valid raise UserError, one sentence for each fault."""
     from pydantic import ValidationError
 
-    from pipelines.recipes.faults import explain
+    from pipelines.recipes.files import explain
 
     try:
         yield
@@ -106,7 +106,7 @@ def check_name(name: str) -> None:
     """Raise UserError if no registered model can have this name."""
     from pydantic import TypeAdapter, ValidationError
 
-    from pipelines.recipes.registration import RegistryName
+    from pipelines.recipes.recipe import RegistryName
 
     try:
         TypeAdapter(RegistryName).validate_python(name)
@@ -140,7 +140,7 @@ def newest_at(home: Path | None, *kinds: str) -> str:
 
     Raises UserError if no version is verified.
     """
-    from pipelines.recipes.connections import check_tracker, has_registry, open_tracker
+    from pipelines.stage import check_tracker, has_registry, open_tracker
     from pipelines.tasks import family_title
 
     runtime = runtime_of(home)
@@ -178,7 +178,7 @@ def asked_model(model: str | None, home: Path | None, *kinds: str) -> Iterator[t
         reference = newest_at(home, *kinds)
     else:
         if not is_folder(model):
-            from pipelines.recipes.connections import check_tracker
+            from pipelines.stage import check_tracker
 
             check_tracker(runtime_of(home))
         reference = named(model, home)

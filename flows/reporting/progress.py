@@ -13,7 +13,7 @@ from prefect.exceptions import PrefectHTTPStatusError
 from prefect.logging import get_run_logger
 
 from flows.reporting.progress_line import current_progress_line, sentence
-from pipelines.config.errors import redacted
+from pipelines.errors import redacted
 from pipelines.stage import Progress
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from prefect.runtime import flow_run
 
 from flows.environment import LocalApi
 from flows.reporting.report import RunReport, markdown
-from pipelines.config.errors import UserError, first_line, redacted
+from pipelines.errors import UserError, first_line, redacted
 from pipelines.recipes.files import flattened
 from pipelines.recipes.recipe import Recipe
 from pipelines.stages import STAGES

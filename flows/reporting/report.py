@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flows.reporting.progress_line import duration
-from pipelines.config.errors import redacted
+from pipelines.errors import redacted
 from pipelines.recipes.recipe import Recipe
 from pipelines.registry.compare import Comparison
 from pipelines.registry.promote import Promotion

@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 from packaging.requirements import Requirement
 
-from pipelines.config.errors import UserError, first_line, redacted
-from pipelines.config.runtime import RuntimeSettings
+from pipelines.errors import UserError, first_line, redacted
+from pipelines.settings import RuntimeSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +89,13 @@ def check_store(runtime: RuntimeSettings) -> Check:
 
 def check_tracker(runtime: RuntimeSettings) -> Check:
     """The MLflow tracker answers; a home's own is made by a run."""
-    from pipelines.recipes import connections
+    from pipelines import stage
 
     try:
-        connections.check_tracker(runtime)
-        if not connections.has_registry(runtime):
+        stage.check_tracker(runtime)
+        if not stage.has_registry(runtime):
             return Check("tracker", True, f"none yet: a run makes it in {runtime.home_folder()}")
-        tracker = connections.open_tracker(runtime)
+        tracker = stage.open_tracker(runtime)
         tracker.experiment_id()
     except UserError as error:
         named = "correct MLFLOW_TRACKING_URI, or unset it"
@@ -143,8 +143,8 @@ def check_prefect() -> Check:
 
 def check_ray(runtime: RuntimeSettings) -> Check:
     """Ray starts here, or every node of the cluster that RAY_ADDRESS names can take part."""
-    from pipelines.cluster.connection import connect, disconnect, nodes
-    from pipelines.recipes.connections import check_nodes
+    from pipelines.cluster import connect, disconnect, nodes
+    from pipelines.stage import check_nodes
 
     address = os.environ.get("RAY_ADDRESS")
     try:

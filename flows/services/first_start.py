@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 
 USER = "bertsmith"
 # Readable by all, because PostgreSQL and the S3 server run as users of their own images. Only

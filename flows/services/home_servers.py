@@ -14,8 +14,8 @@ from pathlib import Path
 
 import psutil
 
-from pipelines.config.environment import make_home
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
+from pipelines.settings import make_home
 from pipelines.tracking.address import login_variables
 
 PREFECT_SERVER = "Prefect server"

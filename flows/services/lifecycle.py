@@ -28,8 +28,8 @@ from flows.services.home_servers import (
     remove_record,
     write_record,
 )
-from pipelines.config.environment import make_home
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
+from pipelines.settings import make_home
 
 _NAMES = (PREFECT_SERVER, MLFLOW_SERVER, FLOWS)  # in the order of their start
 _READY_NAME = "flows.ready"  # made when the flows are served

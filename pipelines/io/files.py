@@ -23,7 +23,7 @@ from fsspec import AbstractFileSystem
 from fsspec.compression import zstd
 from fsspec.core import url_to_fs
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.store import sha256_of_file
 from pipelines.store.access import NO_CREDENTIALS, lacks_credentials, store_errors
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.store import sha256_of_file
 
 # Advice for a name that is neither a folder nor in the registry.

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from pydantic import Field, field_validator
 
-from pipelines.config.errors import UserError
-from pipelines.config.settings import Settings
+from pipelines.errors import UserError
 from pipelines.io.files import format_suffix, open_binary, whole_file
 from pipelines.io.text import SAMPLE_BYTES, check_is_no_pointer, open_text
+from pipelines.settings import Settings
 
 if TYPE_CHECKING:  # what checks a recipe reads text, mostly
     import pyarrow as pa

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, TextIO
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.io.files import format_suffix, open_binary
 
 # C0 controls but for tab, line feed and carriage return, and DEL. As bytes they are the same in

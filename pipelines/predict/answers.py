@@ -17,7 +17,7 @@ from bert_core.inference.tables import (
 from bert_core.model.catalogue import Model, PretrainingModel, described
 from bert_core.model.rows import RowModel
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.predict.tables import FileTable, Table, format_of
 from pipelines.registry.opening import OpenedModel
 

@@ -17,9 +17,8 @@ from pydantic import Field
 
 from bert_core.inference.tables import Question, is_blank, question_of
 from bert_core.model.catalogue import Model
-from pipelines.cluster.mapping import Shared, map_tasks
-from pipelines.config.errors import Uri, UserError, first_line
-from pipelines.config.versions import versions_of
+from pipelines.cluster import Shared, map_tasks
+from pipelines.errors import Uri, UserError, first_line
 from pipelines.io.files import expand, size_and_digest
 from pipelines.io.tables import TableSettings
 from pipelines.predict.answers import answers_to, asked_of, check_rows, holds_lists, texts_of
@@ -30,6 +29,7 @@ from pipelines.stage import Progress, StageContext
 from pipelines.store import Artifact, Built, Draft
 from pipelines.store.access import store_errors
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
+from pipelines.versions import versions_of
 
 KIND: Final = "predictions"
 _VERSION: Final = 6

@@ -3,7 +3,7 @@
 import logging
 from typing import Any
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.registry.find import (
     KIND_TAG,
     find_model,

@@ -23,7 +23,7 @@ from starlette.routing import Route
 from bert_core.backends.memory import keep_freed_memory
 from bert_core.backends.precision import Precision
 from bert_core.inference.tables import Question, answer_table, check_table
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.io.tables import without_lone_surrogates
 from pipelines.predict.answers import question_for
 from pipelines.predict.batching import Batcher, FullError

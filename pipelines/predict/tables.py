@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.io.files import format_suffix
 from pipelines.io.tables import TableSettings, open_table, table_format
 from pipelines.io.text import open_text

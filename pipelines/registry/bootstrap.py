@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bert_core.randomness import integers, random_bits
-from pipelines.recipes.registration import ComparisonSettings
+from pipelines.recipes.recipe import ComparisonSettings
 from pipelines.tasks.scoring import WeightedScore
 
 

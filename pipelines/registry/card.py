@@ -11,7 +11,7 @@ from typing import Any, Final
 from bert_core.inference.tables import Question, question_of_class
 from bert_core.model.catalogue import EncoderModel
 from bert_core.training.state import model_class_in
-from pipelines.config.errors import redacted
+from pipelines.errors import redacted
 from pipelines.stages import STAGES
 from pipelines.stages.evaluation.stage import beside
 from pipelines.store import Artifact

@@ -13,8 +13,8 @@ import numpy as np
 from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 
-from pipelines.config.errors import UserError
-from pipelines.recipes.registration import ComparisonSettings
+from pipelines.errors import UserError
+from pipelines.recipes.recipe import ComparisonSettings
 from pipelines.registry.bootstrap import Difference, paired_bootstrap
 from pipelines.registry.card import with_comparison
 from pipelines.registry.find import (

@@ -10,9 +10,9 @@ import yaml
 from bert_core.hugging_face import export_model, reads_mean
 from bert_core.model.catalogue import count_parameters, described
 from bert_core.training.state import load_model
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.io.hugging_face import FROM_THE_HUB
-from pipelines.recipes.registration import RegistrationSettings
+from pipelines.recipes.recipe import RegistrationSettings
 from pipelines.registry.find import version_with_alias
 from pipelines.registry.opening import open_model
 from pipelines.registry.promote import move_alias, promotion_by_choice

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.io.hugging_face import FROM_THE_HUB
 
 if TYPE_CHECKING:
@@ -264,7 +264,7 @@ def fingerprints_in_use(
 
     Raises UserError where the tracker does not answer.
     """
-    from pipelines.store.manifest import is_fingerprint
+    from pipelines.store.artifact import is_fingerprint
 
     users: dict[str, set[str]] = defaultdict(set)
     with tracker.answering("to say which artifacts are in use"):

@@ -7,7 +7,7 @@ from pipelines.recipes.recipe import Recipe
 from pipelines.registry.card import headline, title_of
 from pipelines.stages import STAGES
 from pipelines.store import Artifact, ArtifactStore
-from pipelines.store.manifest import is_fingerprint
+from pipelines.store.artifact import is_fingerprint
 from pipelines.train.imported_models import IMPORTED
 
 _KINDS = (*STAGES, "imported_encoder", IMPORTED)

@@ -20,7 +20,7 @@ from bert_core.onnx import (
     write_onnx_folder,
 )
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.registry.exchange import writing_to
 from pipelines.registry.opening import open_model
 from pipelines.tracking.tracker import Tracker

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from bert_core.model.catalogue import Model
 from bert_core.training.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.config.errors import UserError, readable
+from pipelines.errors import UserError, readable
 from pipelines.registry.find import (
     REGISTERED,
     digest_of,

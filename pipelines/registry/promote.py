@@ -11,7 +11,7 @@ from typing import Final
 from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.registry.compare import Comparison
 from pipelines.registry.find import (
     OWED_TAG,

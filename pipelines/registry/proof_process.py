@@ -25,7 +25,7 @@ class OtherQuestionError(Exception):
 def main() -> None:
     """Answer the request on standard input; the answers to single items go into a file."""
     from pipelines.registry.seal import ChangedPackageError
-    from pipelines.tracking.transient import is_transient
+    from pipelines.tracking.tracker import is_transient
 
     request = json.load(sys.stdin)
     with tempfile.TemporaryDirectory(prefix="bertsmith-proof-") as scratch:
@@ -108,7 +108,7 @@ def _reached(request: dict[str, Any], package: Path, data: Any) -> dict[str, Any
     import mlflow
     import torch
 
-    from pipelines.config.versions import computing_machine
+    from pipelines.versions import computing_machine
 
     if request["threads"]:
         torch.set_num_threads(int(request["threads"]))  # sums are split among them

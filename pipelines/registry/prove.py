@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from mlflow.entities.model_registry import ModelVersion
 
-from pipelines.config.errors import redacted
+from pipelines.errors import redacted
 from pipelines.registry import proof_process
 from pipelines.registry.find import (
     OF_ENCODERS,

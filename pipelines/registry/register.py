@@ -10,8 +10,7 @@ from mlflow.entities import Metric
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
-from pipelines.config.errors import redacted
-from pipelines.config.versions import code_version
+from pipelines.errors import redacted
 from pipelines.recipes.files import flattened
 from pipelines.registry.card import model_card, question_of
 from pipelines.registry.find import (
@@ -31,6 +30,7 @@ from pipelines.store import Artifact
 from pipelines.tracking.tracker import COMPUTED_ON_TAG, FINGERPRINT_TAG, Tracker, final
 from pipelines.train.imported_models import IMPORTED
 from pipelines.train.runs import numbers
+from pipelines.versions import code_version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from bert_core.inference import Candidate
 from bert_core.model.catalogue import SequenceClassifier
 from bert_core.randomness import random_bits
 from bert_core.vocabulary import MASK
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.predict.answers import answers_to, fill
 from pipelines.registry.opening import open_model
 from pipelines.stages.corpus.shards import read_documents

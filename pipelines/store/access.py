@@ -1,9 +1,10 @@
-"""Access to a store: opening it, explaining its errors, and writes that are durable or that only
-create."""
+"""Access to a store: opening it, explaining its errors, writes that are durable or only create."""
 
 import errno
 import os
+import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from fsspec import AbstractFileSystem
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
-from pipelines.config.errors import UserError, first_line
+from pipelines.errors import UserError, first_line
 
 NO_CREDENTIALS = (
     "no credentials for it were found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
@@ -212,3 +213,27 @@ def flush_folders(folder: Path) -> None:
         if path.is_dir():
             flush(path)
     flush(folder)
+
+
+_PREFIX = "bertsmith-scratch-"
+_ABANDONED_SECONDS = 24 * 3600.0
+
+
+def scratch_folder(num_bytes: int = 0) -> Path:
+    """A new temporary folder, which the caller removes.
+
+    Those that killed processes left a day ago or longer are removed here. Raises UserError if its
+    disk has no room for `num_bytes`.
+    """
+    parent = Path(tempfile.gettempdir())
+    for folder in parent.glob(f"{_PREFIX}*"):
+        if folder.exists() and time.time() - folder.stat().st_mtime > _ABANDONED_SECONDS:
+            shutil.rmtree(folder, ignore_errors=True)
+    free = shutil.disk_usage(parent).free
+    if free < num_bytes:
+        raise UserError(
+            f"the temporary folder {parent} is too full for a copy of a checkpoint: "
+            f"{num_bytes / 2**20:,.0f} MiB are needed, {free / 2**20:,.0f} MiB are free; free "
+            "some, or name another folder in TMPDIR"
+        )
+    return Path(tempfile.mkdtemp(prefix=_PREFIX))

@@ -13,14 +13,13 @@ from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from pydantic import ValidationError
 
-from pipelines.store.access import flush, full_disk_explained, write_to_disk
-from pipelines.store.manifest import (
+from pipelines.store.access import flush, full_disk_explained, scratch_folder, write_to_disk
+from pipelines.store.artifact import (
     FileRecord,
     check_file_name,
     path_by_content,
     sha256_of_file,
 )
-from pipelines.store.scratch import scratch_folder
 
 
 @dataclass(slots=True)

@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.store.access import names_in, store_errors_explained
-from pipelines.store.manifest import MANIFEST_NAME, Manifest, is_fingerprint, read_manifest
+from pipelines.store.artifact import MANIFEST_NAME, Manifest, is_fingerprint, read_manifest
 from pipelines.store.store import INPUTS_NAME, ArtifactStore
 
 _KIND = re.compile(r"[a-z][a-z0-9_-]*")

@@ -15,8 +15,7 @@ from filelock import FileLock, Timeout
 from fsspec.implementations.local import LocalFileSystem
 from pydantic import BaseModel
 
-from pipelines.config.errors import UserError
-from pipelines.config.versions import code_version, library_versions
+from pipelines.errors import UserError
 from pipelines.store.access import (
     create_only,
     flush,
@@ -28,9 +27,15 @@ from pipelines.store.access import (
     store_errors_explained,
     write_to_disk,
 )
-from pipelines.store.artifact import Artifact
+from pipelines.store.artifact import (
+    MANIFEST_NAME,
+    Artifact,
+    Manifest,
+    fingerprint_of,
+    read_manifest,
+)
 from pipelines.store.draft import Built, Draft
-from pipelines.store.manifest import MANIFEST_NAME, Manifest, fingerprint_of, read_manifest
+from pipelines.versions import code_version, library_versions
 
 logger = logging.getLogger(__name__)
 

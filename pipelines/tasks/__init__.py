@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 
 if TYPE_CHECKING:  # reading a recipe asks for the families' names alone
     import numpy as np

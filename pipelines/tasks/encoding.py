@@ -21,7 +21,7 @@ from bert_core.model.catalogue import Model, MultiLabelClassifier, SequenceClass
 from bert_core.ragged import RaggedBatch
 from bert_core.randomness import Permutation
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.tasks import BadItemError, Item, Items, Reading, TaskExamples
 from pipelines.train.ranks import sum_over_ranks
 

@@ -11,7 +11,7 @@ import torch
 
 from bert_core.model.catalogue import Model, MultiLabelClassifier
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.tasks import (
     Answers,
     BadItemError,

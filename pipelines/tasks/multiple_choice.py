@@ -12,7 +12,7 @@ import torch
 from bert_core.inference.texts import EncodedTexts, encode_texts
 from bert_core.model.catalogue import Model, MultipleChoice
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.tasks import (
     Answers,
     BadItemError,

@@ -15,7 +15,7 @@ from bert_core.inference.answers import best_span, inside
 from bert_core.inference.texts import EncodedTexts, with_marks
 from bert_core.model.catalogue import Model, SpanPredictor
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.tasks import (
     Answers,
     BadItemError,

@@ -22,7 +22,7 @@ from bert_core.model.catalogue import MODELS, Model
 from bert_core.model.rows import CODE_FILE, RowModel, row_model
 from bert_core.ragged import RaggedBatch
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.io.files import open_binary
 from pipelines.store import Artifact
 from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading, TaskFamily

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 
 WeightedScore = Callable[[NDArray[np.int64]], float]  # of [N] weights
 

@@ -13,7 +13,7 @@ from bert_core.config import EmbeddingConfig
 from bert_core.inference.texts import encode_texts
 from bert_core.model.catalogue import Model, SentenceEncoder
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.tasks import Answers, BadItemError, Baselines, Form, Item, Items, Reading, TaskFamily
 from pipelines.tasks.encoding import Pairs, check_texts, encoded_pairs, outputs
 from pipelines.tasks.scoring import WeightedScore, number_scores

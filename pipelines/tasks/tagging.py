@@ -15,7 +15,7 @@ from bert_core.inference.answers import sequences_of
 from bert_core.inference.windows import WordWindow, word_windows
 from bert_core.model.catalogue import Model, TokenClassifier
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.tasks import (
     Answers,
     BadItemError,

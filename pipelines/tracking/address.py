@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 
 # http://user:password@host:port of the server whose password this is; MLflow never reads this name.
 LOGIN: Final = "BERTSMITH_MLFLOW_LOGIN"

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.tracking.address import LOGIN, authorization
 
 _OPEN_PATHS = ("/health", "/version")  # they show nothing, and clients wait for a server by them

@@ -16,10 +16,9 @@ from typing import Any, Literal
 import torch
 
 from bert_core.backends.precision import Precision, compute_dtype
-from pipelines.cluster.connection import connect, nodes
-from pipelines.cluster.mapping import answer_of, ask_node
-from pipelines.config.errors import UserError
-from pipelines.config.runtime import RuntimeSettings
+from pipelines.cluster import answer_of, ask_node, connect, nodes
+from pipelines.errors import UserError
+from pipelines.settings import RuntimeSettings
 from pipelines.stage import Observer, StageContext, ignore, send_note
 from pipelines.train.placement import (
     Node,
@@ -30,7 +29,7 @@ from pipelines.train.placement import (
     uses_gpu,
 )
 
-import ray  # isort: skip  (after pipelines.cluster.connection, which sets its environment)
+import ray  # isort: skip  (after pipelines.cluster, which sets its environment)
 from ray.util.placement_group import placement_group, remove_placement_group
 
 Device = Literal["cpu", "cuda"]

@@ -25,9 +25,8 @@ from pyarrow.fs import (
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pipelines.store import sha256_of_file
-from pipelines.store.access import flush, flush_folders, store_errors, write_to_disk
+from pipelines.store.access import flush, flush_folders, scratch_folder, store_errors, write_to_disk
 from pipelines.store.draft import Draft
-from pipelines.store.scratch import scratch_folder
 
 logger = logging.getLogger(__name__)
 

@@ -15,12 +15,12 @@ from bert_core.model.rows import CODE_FILE
 from bert_core.tokenizer_files import TOKENIZER_FILES
 from bert_core.training.state import load_model, read_config, save_model
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.config.errors import UserError, readable, redacted
-from pipelines.config.versions import computing_machine
+from pipelines.errors import UserError, readable, redacted
 from pipelines.io.hugging_face import FROM_THE_HUB
 from pipelines.stage import StageContext, send_note
 from pipelines.store import Artifact, ArtifactStore, Built, Draft
-from pipelines.store.manifest import fingerprint_of, is_fingerprint, sha256_of_file
+from pipelines.store.artifact import fingerprint_of, is_fingerprint, sha256_of_file
+from pipelines.versions import computing_machine
 
 IMPORTED: Final = "imported_model"
 PROBE_FILE: Final = "probe.json"  # texts whose answers verification compares

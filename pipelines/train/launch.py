@@ -11,16 +11,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pipelines.cluster.connection import (
+from pipelines.cluster import (
+    check_nodes,
     connect,
     disconnect,
     is_driver,
+    is_loss,
     keep_signal_handlers,
     nodes,
+    what_to_do,
 )
-from pipelines.cluster.mapping import is_loss, what_to_do
-from pipelines.cluster.node_checks import check_nodes
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.stage import StageContext
 from pipelines.tracking.address import database_file
 from pipelines.train.arithmetic import wait_for_room
@@ -36,7 +37,7 @@ from pipelines.train.placement import (
 )
 from pipelines.train.worker import Assignment, train_on_rank
 
-from ray.train import (  # isort: skip  (after pipelines.cluster.connection, which sets its environment)
+from ray.train import (  # isort: skip  (after pipelines.cluster, which sets its environment)
     ControllerError,
     FailureConfig,
     RunConfig,

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pipelines.cluster.connection import connect
-from pipelines.config.errors import first_line
+from pipelines.cluster import connect
+from pipelines.errors import first_line
 from pipelines.stage import Observer, Progress
 
-import ray  # isort: skip  (after pipelines.cluster.connection, which sets its environment)
+import ray  # isort: skip  (after pipelines.cluster, which sets its environment)
 from ray.actor import ActorHandle
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy

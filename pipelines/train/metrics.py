@@ -27,11 +27,11 @@ from bert_core.training.guard import SkippedStep
 from bert_core.training.loop import MicroBatches
 from bert_core.training.state import read_weights, save_model
 from bert_core.training.step_operations import batch_operations
-from pipelines.config.errors import first_line
-from pipelines.config.versions import peak_resident_bytes
+from pipelines.errors import first_line
 from pipelines.stage import Progress
 from pipelines.tracking.tracker import now_ms
 from pipelines.train.messages import ProgressSender
+from pipelines.versions import peak_resident_bytes
 
 from mlflow import MlflowClient  # isort: skip  (after pipelines.tracking: its time limits)
 from mlflow.entities import Metric  # isort: skip

@@ -7,8 +7,8 @@ ever, and training silently without GPUs or with an idle rank would be worse.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pipelines.config.errors import UserError
-from pipelines.config.runtime import RuntimeSettings
+from pipelines.errors import UserError
+from pipelines.settings import RuntimeSettings
 
 Node = Mapping[str, float]  # its resources, as Ray counts them: {"CPU": 64.0, "GPU": 8.0}
 

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from bert_core.model.catalogue import TrainableModel
 from bert_core.training.optimization import state_size
 from bert_core.training.optimizer_settings import OptimizationConfig
-from pipelines.config.errors import UserError, first_line
+from pipelines.errors import UserError, first_line
 from pipelines.store.access import nearest_existing
 
 _MEETING_SECONDS = 300.0  # ranks come when they have started, some later than others

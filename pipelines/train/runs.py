@@ -8,11 +8,10 @@ from typing import Any
 
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric
 
-from pipelines.config.errors import UserError, redacted
+from pipelines.errors import UserError, redacted
 from pipelines.stage import StageContext
 from pipelines.store import Artifact, Draft
-from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker, now_ms
-from pipelines.tracking.transient import tracker_errors
+from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker, now_ms, tracker_errors
 from pipelines.train.saving import HISTORY_FILE
 
 logger = logging.getLogger(__name__)

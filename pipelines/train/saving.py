@@ -26,10 +26,9 @@ from bert_core.training.state import (
     save_model,
 )
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.config.errors import UserError, first_line
+from pipelines.errors import UserError, first_line
 from pipelines.store import Draft
-from pipelines.store.access import FULL, store_errors
-from pipelines.store.scratch import scratch_folder
+from pipelines.store.access import FULL, scratch_folder, store_errors
 from pipelines.train.checkpoints import Checkpoints, DamagedCheckpointError
 from pipelines.train.metrics import BEST_FOLDER, Best, Telemetry
 from pipelines.train.ranks import all_gather, broadcast, wait_for_all

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, model_validator
 from pydantic.functional_validators import WrapValidator
 
-from pipelines.config.settings import Settings
+from pipelines.settings import Settings
 from pipelines.stage import Observer, send_note
 
 if TYPE_CHECKING:

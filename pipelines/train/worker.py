@@ -21,8 +21,7 @@ from bert_core.training.optimization import build_optimizer
 from bert_core.training.optimizer_settings import OptimizationConfig
 from bert_core.training.state import Position
 from bert_core.training.step import StepReport
-from pipelines.config.errors import UserError
-from pipelines.config.versions import computing_machine
+from pipelines.errors import UserError
 from pipelines.train.checkpoints import CheckpointFolder, Checkpoints
 from pipelines.train.job import Timing, Training, TrainingJob
 from pipelines.train.messages import ProgressSender, listening_for_stop
@@ -37,6 +36,7 @@ from pipelines.train.ranks import (
 )
 from pipelines.train.saving import TrainState, restore, save, save_at_end
 from pipelines.train.settings import ENDLESS
+from pipelines.versions import computing_machine
 
 # The first steps of a training run with a budget of time are timed, for at most this long and this
 # share of the budget. Their rate is next to nothing, since the warm-up has no end yet.

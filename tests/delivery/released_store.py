@@ -17,8 +17,8 @@ import torch
 from bert_core.config import EncoderConfig
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.state import save_model
-from pipelines.cluster.connection import connect, disconnect
-from pipelines.config.runtime import RuntimeSettings
+from pipelines.cluster import connect, disconnect
+from pipelines.settings import RuntimeSettings
 from pipelines.stage import StageContext
 from pipelines.stages.corpus.settings import CorpusSettings, TextFiles
 from pipelines.stages.corpus.stage import build_corpus

@@ -33,7 +33,7 @@ _SERVER = "MLflow behind a password: pipelines/tracking/guard.py"
 # What no library promises to keep, and which part of ours stands on it.
 PRIVATE = {
     "ray._private.services.ConsolePopen": (
-        "a local Ray out of reach of signals to our group: pipelines/cluster/connection.py"
+        "a local Ray out of reach of signals to our group: pipelines/cluster.py"
     ),
     "mlflow.system_metrics.system_metrics_monitor.SystemMetricsMonitor": (
         "the machine's figures beside a training run's: pipelines/train/metrics.py"

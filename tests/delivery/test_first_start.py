@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flows.services.first_start import make_credentials
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from tests.delivery.composition import COMPOSE, written
 from tests.delivery.declared import DEPLOYING, INFRA, ROOT
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipelines.config.runtime import RuntimeSettings
+from pipelines.settings import RuntimeSettings
 from tests.delivery.declared import KUBERNETES, is_command
 from tests.delivery.overlays import Manifest, containers, of_kind, work_pool
 

@@ -9,7 +9,7 @@ import pytest
 
 from bert_core.training.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.config.runtime import RuntimeSettings
+from pipelines.settings import RuntimeSettings
 from pipelines.stage import StageContext
 from pipelines.stages import CHAIN
 from pipelines.stages.corpus.shards import read_documents

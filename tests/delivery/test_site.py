@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from docs._extension.settings import sections
-from pipelines.config.environment import VARIABLES
+from pipelines.settings import VARIABLES
 from tests.delivery.pages import DOCS
 
 _LINK = re.compile(r'<a class="[^"]*internal[^"]*" href="([^"#]+\.html)')

@@ -8,7 +8,7 @@ import pytest
 
 from flows.chain import build_chain
 from flows.checks import check_run
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.recipes.files import read_recipe
 from pipelines.recipes.recipe import Recipe, Until
 from pipelines.stage import Stage

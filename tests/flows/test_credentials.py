@@ -17,7 +17,7 @@ from flows.services.home_servers import (
     write_record,
 )
 from flows.services.lifecycle import _variables
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.tracking.address import HomeLogin
 
 PREFECT, MLFLOW = "http://127.0.0.1:4999", "http://127.0.0.1:5999"

@@ -15,8 +15,8 @@ from prefect.client.schemas.filters import (
 
 from flows.end_to_end import end_to_end
 from flows.reporting.report import RunReport, figures_of, print_report
-from pipelines.recipes.connections import open_tracker
 from pipelines.recipes.files import read_recipe
+from pipelines.stage import open_tracker
 from tests.flows.conftest import WholeRun
 
 STAGES = (
@@ -196,7 +196,7 @@ def test_a_registered_classifier_is_evaluated_on_a_labelled_file(
 
 def test_a_version_is_promoted_under_another_alias(whole_run: WholeRun) -> None:
     from flows.promote import PromotionRecipe, promote
-    from pipelines.config.runtime import RuntimeSettings
+    from pipelines.settings import RuntimeSettings
 
     runtime = RuntimeSettings(home=str(whole_run.home))
     promotion = promote(

@@ -13,8 +13,8 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from flows import environment
 from flows.services.health import answers, free_port
 from flows.services.home_servers import HomeServers, make_login, write_record
-from pipelines.config.errors import UserError
-from pipelines.config.runtime import RuntimeSettings
+from pipelines.errors import UserError
+from pipelines.settings import RuntimeSettings
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ import os, sys
 from pathlib import Path
 from flows import environment
 from flows.cli.app import _tell
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 environment.LocalApi.start = lambda home: environment.LocalApi(
     "http://127.0.0.1:1/api", environment.make_login(home), None, home, None)
 try:

@@ -25,10 +25,10 @@ from flows.chain import build_chain
 from flows.environment import LocalApi
 from flows.reporting.report import RunReport
 from flows.run import started_run
-from pipelines.config.errors import UserError
-from pipelines.recipes.connections import open_tracker
+from pipelines.errors import UserError
 from pipelines.recipes.files import read_recipe
 from pipelines.recipes.recipe import Recipe
+from pipelines.stage import open_tracker
 from pipelines.stages.corpus.stage import build_corpus
 
 SECRET = "hidden-word"

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from flows.reporting.report import RunReport, print_report
-from pipelines.config.runtime import RuntimeSettings
 from pipelines.recipes.recipe import Recipe
+from pipelines.settings import RuntimeSettings
 
 SERVER = "http://127.0.0.1:5000"
 

@@ -10,7 +10,7 @@ from bert_core.training.state import save_model
 from bert_core.vocabulary import SPECIAL_TOKENS, WordPieceTokenizer
 from flows.chain import with_encoders_in_store
 from flows.end_to_end import _lineage
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.recipes.files import read_recipe
 from pipelines.stage import StageContext
 from pipelines.store import ArtifactStore

@@ -25,8 +25,8 @@ from flows.services.home_servers import (
     running_servers,
     write_record,
 )
-from pipelines.config.errors import UserError
-from pipelines.config.runtime import RuntimeSettings
+from pipelines.errors import UserError
+from pipelines.settings import RuntimeSettings
 
 pytestmark = pytest.mark.filterwarnings("ignore:subprocess:ResourceWarning")  # it outlives `up`
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from flows.cli.app import MISTAKE, run
-from pipelines.recipes.connections import open_tracker
+from pipelines.stage import open_tracker
 from pipelines.store import Artifact, ArtifactStore, Built, Draft
 
 
@@ -24,7 +24,7 @@ def test_the_store_is_listed_and_pruned_only_when_asked(
 ) -> None:
     corpus = _build(own_home, "corpus")
     encoder = _build(own_home, "encoder", corpus=corpus)
-    from pipelines.config.runtime import RuntimeSettings
+    from pipelines.settings import RuntimeSettings
     from pipelines.tracking.tracker import FINGERPRINT_TAG
 
     client = open_tracker(RuntimeSettings(home=str(own_home))).client()

@@ -19,9 +19,9 @@ from pathlib import Path
 import psutil
 
 from flows.services.health import free_port
-from pipelines.cluster import connection  # sets the environment of Ray's processes
+from pipelines import cluster  # sets the environment of Ray's processes
 
-assert connection
+assert cluster
 
 ROOT = Path(__file__).parents[2]
 _OBJECT_STORE_BYTES = 80 * 2**20

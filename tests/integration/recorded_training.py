@@ -22,7 +22,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from bert_core.batch import Batch
-from pipelines.config.runtime import RuntimeSettings
+from pipelines.settings import RuntimeSettings
 from pipelines.stage import StageContext
 from pipelines.stages.pretraining import stage
 from pipelines.stages.pretraining.settings import PretrainingSettings

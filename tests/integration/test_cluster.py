@@ -42,7 +42,7 @@ SETTINGS: dict[str, Any] = {
 DATA_STAGES = """
 import json, sys
 from pipelines.store import ArtifactStore
-from pipelines.config.runtime import RuntimeSettings
+from pipelines.settings import RuntimeSettings
 from pipelines.stage import StageContext
 from pipelines.stages.corpus.settings import CorpusSettings, TextFiles
 from pipelines.stages.corpus.stage import build_corpus

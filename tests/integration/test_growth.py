@@ -21,8 +21,8 @@ pytestmark = pytest.mark.slow
 NUM_STEPS = 20
 MOST_NODES = 2
 WAITING = """
-from pipelines.cluster.connection import connect
-from pipelines.config.runtime import RuntimeSettings
+from pipelines.cluster import connect
+from pipelines.settings import RuntimeSettings
 from pipelines.train.arithmetic import wait_for_room
 
 connect()
@@ -30,8 +30,8 @@ ranks = RuntimeSettings(training_workers=64, wait_for_nodes_seconds=600)
 wait_for_room(ranks, lambda progress: print(progress.note, flush=True), "pretraining")
 """
 BRINGING = """
-from pipelines.cluster.connection import connect, nodes
-from pipelines.config.runtime import RuntimeSettings
+from pipelines.cluster import connect, nodes
+from pipelines.settings import RuntimeSettings
 from pipelines.train.arithmetic import wait_for_room
 
 connect()
@@ -41,7 +41,7 @@ print(sorted(node["GPU"] for node in nodes() if "GPU" in node), len(nodes()) - 1
 """
 LOOKING = """
 import ray
-from pipelines.cluster.connection import connect, nodes
+from pipelines.cluster import connect, nodes
 
 connect()
 states = {group["state"] for group in ray.util.placement_group_table().values()}

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 # Another user of this machine, who names no cluster.
 NEIGHBOUR = """
 import json
-from pipelines.cluster.connection import connect, disconnect, local_cpus, nodes
+from pipelines.cluster import connect, disconnect, local_cpus, nodes
 connect()
 print(json.dumps([node["CPU"] for node in nodes()] == [local_cpus()]))
 disconnect()
@@ -33,7 +33,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from pipelines.cluster.connection import connect, nodes
+from pipelines.cluster import connect, nodes
 
 import ray
 import ray.train
@@ -42,8 +42,8 @@ from ray.cluster_utils import Cluster
 from pyarrow.fs import LocalFileSystem
 
 from pipelines.store import ArtifactStore
-from pipelines.config.errors import UserError
-from pipelines.config.runtime import RuntimeSettings
+from pipelines.errors import UserError
+from pipelines.settings import RuntimeSettings
 from pipelines.stage import StageContext
 from pipelines.train.checkpoints import CheckpointFolder
 from pipelines.train.job import TrainingJob

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from pipelines.config.versions import source_folders
+from pipelines.versions import source_folders
 
 pytestmark = pytest.mark.slow
 
@@ -48,17 +48,17 @@ import json, os, sys, time
 from pathlib import Path
 import ray
 from pipelines.store import ArtifactStore
-from pipelines.cluster.connection import connect
-from pipelines.cluster.mapping import map_tasks
-from pipelines.cluster.node_checks import check_nodes
-from pipelines.config.errors import UserError
-from pipelines.config.versions import computing_versions
+from pipelines.cluster import connect
+from pipelines.cluster import map_tasks
+from pipelines.cluster import check_nodes
+from pipelines.errors import UserError
+from pipelines.versions import computing_versions
 
 store, is_shipped, *files = sys.argv[1], json.loads(sys.argv[2]), *map(Path, sys.argv[3:])
 deadline = time.monotonic() + 120
 
 def versions(item):
-    from pipelines.config.versions import computing_versions
+    from pipelines.versions import computing_versions
     return computing_versions()
 
 if not is_shipped:

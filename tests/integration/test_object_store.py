@@ -10,7 +10,7 @@ from pathlib import Path
 import boto3
 import pytest
 
-from pipelines.config.runtime import RuntimeSettings
+from pipelines.settings import RuntimeSettings
 from pipelines.stage import StageContext
 from pipelines.stages.corpus.settings import CorpusSettings, TextFiles
 from pipelines.stages.corpus.stage import build_corpus

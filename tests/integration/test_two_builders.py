@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.store import Artifact, ArtifactStore, Built, Draft
 from tests.integration.object_stores import BUCKET, keys_below, s3_server
 

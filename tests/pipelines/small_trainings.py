@@ -16,7 +16,7 @@ from bert_core.batch import Batch, PretrainingBatch
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.state import load_model
-from pipelines.config.runtime import RuntimeSettings
+from pipelines.settings import RuntimeSettings
 from pipelines.stage import Progress, StageContext
 from pipelines.stages.examples.batches import ExampleReader, micro_batches
 from pipelines.stages.pretraining.figures import pretraining_figures

@@ -8,9 +8,9 @@ import ray
 import torch
 
 from bert_core.backends.precision import compute_dtype
-from pipelines.cluster.connection import local_cpus
-from pipelines.config.errors import UserError
-from pipelines.config.runtime import RuntimeSettings
+from pipelines.cluster import local_cpus
+from pipelines.errors import UserError
+from pipelines.settings import RuntimeSettings
 from pipelines.stage import StageContext
 from pipelines.store import ArtifactStore
 from pipelines.train import arithmetic

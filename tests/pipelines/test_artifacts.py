@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.store import Artifact, ArtifactStore, Built, Draft
-from pipelines.store.manifest import check_file_name
+from pipelines.store.artifact import check_file_name
 from pipelines.store.pruning import take_inventory
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from ray.util import placement_group_table
 
-from pipelines.config.runtime import RuntimeSettings
+from pipelines.settings import RuntimeSettings
 from pipelines.stage import Progress
 from pipelines.train import arithmetic
 from pipelines.train.arithmetic import bundles, wait_for_room

@@ -8,9 +8,9 @@ import psutil
 import pytest
 from pydantic import ValidationError
 
-from pipelines.config.errors import UserError
-from pipelines.config.runtime import RuntimeSettings
+from pipelines.errors import UserError
 from pipelines.recipes.files import read_recipe
+from pipelines.settings import RuntimeSettings
 from pipelines.stage import Progress
 from pipelines.stages.pretraining.budget import steps_within, training_seconds
 from pipelines.stages.pretraining.settings import PretrainingSettings

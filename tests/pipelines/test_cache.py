@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from pipelines.config.errors import UserError
-from pipelines.store.cache import LocalCache
-from pipelines.store.manifest import FileRecord
+from pipelines.errors import UserError
+from pipelines.store.artifact import FileRecord, LocalCache
 
 
 @pytest.fixture
@@ -79,8 +78,8 @@ def test_two_processes_fill_one_cache_that_holds_half_of_it(folder: Path, tmp_pa
 import hashlib, sys
 from pathlib import Path
 from fsspec.implementations.local import LocalFileSystem
-from pipelines.store.cache import LocalCache
-from pipelines.store.manifest import FileRecord
+from pipelines.store.artifact import LocalCache
+from pipelines.store.artifact import FileRecord
 for turn in range(3):
     for path in sorted(Path(sys.argv[1]).iterdir()):
         data = path.read_bytes()
@@ -100,8 +99,8 @@ for turn in range(3):
 RANK = """
 import json, sys, time
 from fsspec.implementations.local import LocalFileSystem
-from pipelines.store.cache import LocalCache
-from pipelines.store.manifest import FileRecord
+from pipelines.store.artifact import LocalCache
+from pipelines.store.artifact import FileRecord
 
 class Remote(LocalFileSystem):
     def get_file(self, path, target, **options):

@@ -10,7 +10,7 @@ import pytest
 from pyarrow import PythonFile
 from pyarrow.fs import FileSelector, FSSpecHandler, LocalFileSystem, PyFileSystem
 
-from pipelines.store.scratch import scratch_folder
+from pipelines.store.access import scratch_folder
 from pipelines.train.checkpoints import (
     Checkpoint,
     CheckpointFolder,

@@ -10,11 +10,11 @@ import time
 import psutil
 import pytest
 
-from pipelines.cluster import connection as cluster
-from pipelines.cluster.mapping import answer_of, map_tasks
-from pipelines.config.errors import UserError
+from pipelines import cluster
+from pipelines.cluster import answer_of, map_tasks
+from pipelines.errors import UserError
 
-import ray  # isort: skip  (after pipelines.cluster.connection, which sets its environment)
+import ray  # isort: skip  (after pipelines.cluster, which sets its environment)
 from ray.exceptions import TaskCancelledError, WorkerCrashedError
 
 
@@ -25,7 +25,7 @@ def test_an_address_where_nobody_answers_is_named_at_once():
         result = subprocess.run(
             [
                 sys.executable, "-c",
-                "from pipelines.cluster.connection import connect; connect()",
+                "from pipelines.cluster import connect; connect()",
             ],
             env=os.environ | {"RAY_ADDRESS": address}, capture_output=True, text=True, timeout=400,
         )  # fmt: skip
@@ -103,8 +103,8 @@ _TOO_LARGE = """
 import os, time
 os.environ |= {"RAY_memory_usage_threshold": "0.001", "RAY_memory_monitor_refresh_ms": "100"}
 os.environ["RAY_task_oom_retries"] = "1"
-from pipelines.cluster.mapping import map_tasks
-from pipelines.config.errors import UserError
+from pipelines.cluster import map_tasks
+from pipelines.errors import UserError
 
 def large(seconds):
     time.sleep(seconds)

@@ -15,8 +15,8 @@ from bert_core.model.catalogue import PretrainingModel, build_model
 from bert_core.model.preparation import resize_vocabulary
 from bert_core.training.initialization import load_encoder_into
 from bert_core.training.state import load_model, save_model
-from pipelines.config.errors import UserError
-from pipelines.config.runtime import RuntimeSettings
+from pipelines.errors import UserError
+from pipelines.settings import RuntimeSettings
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
 from pipelines.stages.pretraining.continuing import continued_model, settings_for

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.recipes.files import read_recipe
 
 

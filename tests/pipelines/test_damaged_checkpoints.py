@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 TRAINING = """
 import json, os, signal, sys
 from pipelines.store import ArtifactStore
-from pipelines.config.runtime import RuntimeSettings
+from pipelines.settings import RuntimeSettings
 from pipelines.stage import StageContext
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.config.errors import UserError
-from pipelines.config.runtime import RuntimeSettings
+from pipelines.errors import UserError
+from pipelines.settings import RuntimeSettings
 from pipelines.stage import StageContext
 from pipelines.stages.corpus.settings import CorpusSettings, TextFiles
 from pipelines.stages.corpus.shards import read_documents
@@ -14,7 +14,7 @@ from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset
 from pipelines.store import ArtifactStore
-from pipelines.tracking.transient import is_transient
+from pipelines.tracking.tracker import is_transient
 from tests.pipelines.small_data import invented_text
 
 

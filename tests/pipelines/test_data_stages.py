@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.config.errors import UserError
-from pipelines.config.runtime import RuntimeSettings
+from pipelines.errors import UserError
+from pipelines.settings import RuntimeSettings
 from pipelines.stage import Progress, StageContext
 from pipelines.stages.corpus.settings import CleaningSettings, CorpusSettings, TextFiles
 from pipelines.stages.corpus.stage import build_corpus
@@ -112,7 +112,7 @@ import os, signal
 from pipelines.store import ArtifactStore
 from pipelines.stages.corpus.settings import CorpusSettings
 from pipelines.stages.corpus.stage import build_corpus
-from pipelines.config.runtime import RuntimeSettings
+from pipelines.settings import RuntimeSettings
 from pipelines.stage import StageContext
 
 def kill(progress):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.stages.dataset.items import check_inputs
 from pipelines.stages.dataset.settings import (
     CorpusSourceLabels,

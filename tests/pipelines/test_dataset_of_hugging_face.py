@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.stage import StageContext
 from pipelines.stages.dataset.items import LeftOut, check_inputs, read_labelled
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledDataset, LabelledFile

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.stages.corpus.settings import CorpusSettings, TextFiles
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.examples.batches import ExampleReader

@@ -9,7 +9,7 @@ from bert_core.config import encoder_config
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.registry.exchange import export_version, import_path
 from pipelines.stage import StageContext
 from pipelines.store import ArtifactStore

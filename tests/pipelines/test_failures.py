@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipelines.config.errors import UserError
-from pipelines.tracking.transient import is_transient
+from pipelines.errors import UserError
+from pipelines.tracking.tracker import is_transient
 from pipelines.train import launch
 from pipelines.train.launch import raise_sentence
 from pipelines.train.placement import Placement

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.recipes.files import completed, flattened, read_recipe
 from pipelines.recipes.recipe import Recipe
 

@@ -6,7 +6,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from pipelines.stages.examples.batches import ExampleReader, micro_batches
 from pipelines.store import Artifact
-from pipelines.store.cache import LocalCache
+from pipelines.store.artifact import LocalCache
 
 
 def test_an_error_is_raised_where_the_shard_is_asked_for_and_not_kept(

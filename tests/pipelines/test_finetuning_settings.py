@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.recipes.files import read_recipe
 from pipelines.stages.finetuning.preparation import check_settings
 from pipelines.stages.finetuning.settings import FinetuningSettings

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.config.runtime import RuntimeSettings
+from pipelines.settings import RuntimeSettings
 from pipelines.stage import Stage, StageContext
 from pipelines.stages.corpus import CORPUS
 from pipelines.stages.corpus import stage as corpus_stage

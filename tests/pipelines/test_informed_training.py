@@ -8,7 +8,7 @@ import pytest
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import EncoderModel
 from bert_core.training.state import save_model
-from pipelines.config.runtime import RuntimeSettings
+from pipelines.settings import RuntimeSettings
 from pipelines.stage import StageContext
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.store import Artifact, ArtifactStore, Built, Draft
 
 Mistake = Callable[[Path, pytest.MonkeyPatch], object]

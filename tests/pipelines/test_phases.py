@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from pipelines.config.errors import UserError
-from pipelines.config.runtime import RuntimeSettings
+from pipelines.errors import UserError
 from pipelines.recipes.files import read_recipe
+from pipelines.settings import RuntimeSettings
 from pipelines.stages.examples.batches import ExampleReader, micro_batches
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipelines.config.errors import UserError
-from pipelines.config.runtime import RuntimeSettings
+from pipelines.errors import UserError
+from pipelines.settings import RuntimeSettings
 from pipelines.train.placement import BatchSplit, Placement, schedule
 
 LAPTOP = [{"CPU": 2.0}]

@@ -10,7 +10,7 @@ import torch
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.optimizer_settings import OptimizationConfig
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.store import Artifact
 from pipelines.train import preflight
 from pipelines.train.preflight import check_disk_space, meet, node_memory, within_memory

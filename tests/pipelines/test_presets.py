@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.config.runtime import RuntimeSettings
 from pipelines.recipes.files import preset_names, read_recipe
 from pipelines.recipes.recipe import Recipe
+from pipelines.settings import RuntimeSettings
 from pipelines.stages.examples.stage import build_examples
 from pipelines.stages.pretraining.settings import phases_of
 from pipelines.stages.pretraining.stage import build_encoder

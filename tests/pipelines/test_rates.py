@@ -3,7 +3,7 @@
 import pytest
 
 from bert_core.config import SIZES, EncoderConfig, encoder_config
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.recipes.files import read_recipe
 from pipelines.stage import Progress
 from pipelines.train.settings import automatic_rate, resolved_rate

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipelines.config.errors import UserError
-from pipelines.config.runtime import RuntimeSettings
-from pipelines.recipes.connections import open_context
+from pipelines.errors import UserError
 from pipelines.recipes.files import completed, differences, preset_names, read_recipe
 from pipelines.recipes.recipe import Recipe
+from pipelines.settings import RuntimeSettings
+from pipelines.stage import open_context
 
 
 def test_every_preset_is_a_whole_recipe_and_survives_its_own_yaml(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import sys
 import pytest
 import yaml
 
-from pipelines.config.errors import (
+from pipelines.errors import (
     UserError,
     clean_error,
     redacted,
@@ -123,9 +123,9 @@ def test_a_tracker_that_cannot_be_there_is_refused_at_once_and_without_mlflow(
 ) -> None:
     script = (
         "import sys, time\n"
-        "from pipelines.config.errors import UserError\n"
-        "from pipelines.config.runtime import RuntimeSettings\n"
-        "from pipelines.recipes.connections import check_tracker\n"
+        "from pipelines.errors import UserError\n"
+        "from pipelines.settings import RuntimeSettings\n"
+        "from pipelines.stage import check_tracker\n"
         "try:\n"
         f"    check_tracker(RuntimeSettings(tracking_uri={uri!r}))\n"
         "except UserError as error:\n"

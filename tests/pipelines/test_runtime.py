@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.config.errors import UserError
-from pipelines.config.runtime import RuntimeSettings
-from pipelines.recipes.connections import open_tracker
+from pipelines.errors import UserError
+from pipelines.settings import RuntimeSettings
+from pipelines.stage import open_tracker
 
 
 def test_a_tilde_is_the_persons_own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.optimization import build_optimizer
 from bert_core.training.optimizer_settings import OptimizationConfig
 from bert_core.training.state import Position
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.train import saving
 from pipelines.train.checkpoints import CheckpointFolder, Checkpoints, DamagedCheckpointError
 from pipelines.train.metrics import Speed, Telemetry

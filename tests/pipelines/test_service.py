@@ -15,7 +15,7 @@ from bert_core.inference.tables import question_of_class
 from bert_core.model.catalogue import MODELS
 from flows.cli.app import MISTAKE, run
 from flows.cli.commands.services import bound_socket
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.predict.batching import (
     BATCH_CHARACTERS,
     Batcher,

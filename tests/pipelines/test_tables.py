@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.compression import zstd
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.io.files import expand
 from pipelines.io.tables import TableSettings, open_table
 

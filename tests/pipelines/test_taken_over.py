@@ -15,7 +15,7 @@ from bert_core.vocabulary import (
     Normalization,
     WordPieceTokenizer,
 )
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.recipes.files import read_recipe
 from pipelines.registry.exchange import import_path
 from pipelines.stages.examples.settings import ExampleSettings

@@ -11,13 +11,12 @@ import requests
 from mlflow.exceptions import MlflowException
 from s3fs import S3FileSystem
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.registry.find import find_source
 from pipelines.stage import StageContext
 from pipelines.store import ArtifactStore, Built, Draft
 from pipelines.tracking import tracker as tracker_module
-from pipelines.tracking.tracker import Tracker
-from pipelines.tracking.transient import is_transient
+from pipelines.tracking.tracker import Tracker, is_transient
 from pipelines.train.runs import finish_run, open_run
 from pipelines.train.saving import HISTORY_FILE
 

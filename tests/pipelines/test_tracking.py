@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.config.errors import UserError
-from pipelines.config.runtime import RuntimeSettings
-from pipelines.recipes.connections import open_tracker
+from pipelines.errors import UserError
+from pipelines.settings import RuntimeSettings
+from pipelines.stage import open_tracker
 from pipelines.tracking.tracker import Tracker
 
 

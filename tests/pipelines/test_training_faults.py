@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipelines.config.runtime import RuntimeSettings
+from pipelines.settings import RuntimeSettings
 from pipelines.stage import Progress, StageContext
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder

@@ -12,7 +12,7 @@ import torch
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.state import TRAINING_STATE_FILE, load_model
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.stages.examples.batches import ExampleReader
 from pipelines.stages.pretraining.figures import HeldoutExamples, pretraining_figures
 from pipelines.stages.vocabulary.stage import load_tokenizer

@@ -12,8 +12,8 @@ import numpy as np
 import psutil
 import pytest
 
-from pipelines.cluster.mapping import map_tasks
-from pipelines.config.errors import UserError
+from pipelines.cluster import map_tasks
+from pipelines.errors import UserError
 from pipelines.stage import Progress, StageContext
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset
@@ -24,8 +24,7 @@ from pipelines.stages.finetuning.trials import Trial, _trained
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
 from pipelines.store import Artifact, ArtifactStore
-from pipelines.tracking.tracker import Tracker
-from pipelines.tracking.transient import is_transient
+from pipelines.tracking.tracker import Tracker, is_transient
 from tests.pipelines.small_data import SYLLABLES, invented_text
 
 SETTINGS = FinetuningSettings(

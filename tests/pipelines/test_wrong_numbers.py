@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.store import Artifact
 from pipelines.tracking.tracker import Tracker
 from pipelines.train.settings import TrainingSettings

@@ -20,7 +20,7 @@ from flows.cli.registry import (
     say,
     tracker_of,
 )
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 
 
 def evaluate(

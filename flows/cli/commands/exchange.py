@@ -16,7 +16,7 @@ from flows.cli.registry import (
     say,
     tracker_of,
 )
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 
 if TYPE_CHECKING:
     from pipelines.store import Artifact
@@ -56,7 +56,7 @@ def import_folder(
         check_name(name)
         if exchange.is_vocabulary(path):
             raise UserError("--name registers models, and this is a vocabulary; leave it out")
-        from pipelines.recipes.connections import check_tracker
+        from pipelines.stage import check_tracker
 
         check_tracker(runtime_of(home, store))
         say(f"reading {path}")
@@ -72,8 +72,8 @@ def import_folder(
         return
     reference = artifact.fingerprint
     if name is not None:
-        from pipelines.recipes.connections import open_context
         from pipelines.registry.exchange import register_import
+        from pipelines.stage import open_context
 
         context = open_context(runtime_of(home, store))
         registered = register_import(artifact, name, context, say, task)

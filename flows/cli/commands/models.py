@@ -120,7 +120,7 @@ def _promote(name: str, source: str, alias: str, because: str, home: Path | None
     """Run the flow, after checking the request and showing what speaks against the version."""
     folder = home_folder(home)
     set_defaults(folder)
-    from pipelines.recipes.registration import PromotionRecipe
+    from pipelines.recipes.recipe import PromotionRecipe
 
     with explained("promote"):
         recipe = PromotionRecipe(name=name, source=source, alias=alias, reason=because)

@@ -21,7 +21,7 @@ from flows.cli.registry import (
 )
 from flows.environment import home_folder, prepare_flows
 from flows.stopping import stop_in_order
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.registry.find import ANY_TASK, is_folder
 from pipelines.tasks import family_module, family_names, family_title, is_own
 

@@ -17,7 +17,7 @@ from flows.cli.registry import (
 )
 from flows.environment import home_folder, prepare_flows, set_defaults
 from flows.stopping import stop_in_order
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 
 if TYPE_CHECKING:
     from pipelines.recipes.recipe import Recipe
@@ -220,8 +220,8 @@ def execute(
     from flows.end_to_end import end_to_end
     from flows.reporting.progress_line import progress_on_terminal
     from flows.reporting.report import print_report
-    from pipelines.cluster.connection import disconnect
-    from pipelines.recipes.connections import open_tracker
+    from pipelines.cluster import disconnect
+    from pipelines.stage import open_tracker
 
     wait_for_api()
     try:

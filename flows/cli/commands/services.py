@@ -12,7 +12,7 @@ import typer
 from flows.cli.commands.predict import kinds_of
 from flows.cli.registry import Home, Store, asked_model, model_address, runtime_of, say
 from flows.environment import home_folder, set_defaults
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 
 PrefectPort = Annotated[int, typer.Option(min=1, max=65535, help="Port of the Prefect server.")]
 MlflowPort = Annotated[int, typer.Option(min=1, max=65535, help="Port of the MLflow server.")]

@@ -8,7 +8,7 @@ import typer
 
 from flows.cli.registry import Home, Store, runtime_of, tracker_of
 from flows.reporting.progress_line import duration
-from pipelines.config.errors import UserError, redacted
+from pipelines.errors import UserError, redacted
 
 if TYPE_CHECKING:
     from pipelines.store import ArtifactStore

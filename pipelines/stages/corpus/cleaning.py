@@ -8,7 +8,7 @@ from typing import Final
 
 import blingfire
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.io.text import CONTROL_BYTES
 
 _C1_CONTROLS: Final = re.compile("[\x80-\x84\x86-\x9f]")

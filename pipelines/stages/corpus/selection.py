@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bert_core.randomness import fold_in, random_bits, uniform
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.stages.corpus.settings import FEWEST_DOCUMENTS
 
 _MORE_THAN_ASKED: Final = 0.2  # of the text

@@ -4,9 +4,9 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from pipelines.config.errors import Uri
-from pipelines.config.settings import Settings, Tabs
+from pipelines.errors import Uri
 from pipelines.io.tables import TableSettings
+from pipelines.settings import Settings, Tabs
 
 FEWEST_DOCUMENTS: Final = 4  # of a corpus: two to learn from, two to be held out
 

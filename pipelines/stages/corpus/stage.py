@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.cluster.mapping import map_tasks
-from pipelines.config.errors import redacted
-from pipelines.config.versions import versions_of
+from pipelines.cluster import map_tasks
+from pipelines.errors import redacted
 from pipelines.io.text import Tally
 from pipelines.stage import Progress, StageContext
 from pipelines.stages.corpus import CORPUS
@@ -47,6 +46,7 @@ from pipelines.stages.corpus.sources.inputs import (
     shard_bytes,
 )
 from pipelines.store import Artifact, Built, Draft, Workspace
+from pipelines.versions import versions_of
 
 # Where the text lies does not matter. Its bytes or commit and its labels are in the input's name.
 _IN_THE_INPUTS = {"paths", "dataset", "revision"}

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.io.tables import Skip
 from pipelines.io.text import open_text
 from pipelines.stages.dataset.settings import LabelledFile

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from bert_core.randomness import random_bits, uniform
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.io.files import open_binary, reached, require_answer
 from pipelines.io.hugging_face import commit_of, name_of
 from pipelines.io.tables import delimiter_of

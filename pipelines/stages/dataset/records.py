@@ -20,7 +20,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.io.files import format_suffix
 from pipelines.io.hugging_face import rows_of
 from pipelines.io.tables import (

@@ -4,9 +4,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from pipelines.config.errors import Uri
-from pipelines.config.settings import Settings, Tabs
+from pipelines.errors import Uri
 from pipelines.io.tables import TableSettings
+from pipelines.settings import Settings, Tabs
 from pipelines.tasks import family_module, family_names, family_title, is_own
 
 

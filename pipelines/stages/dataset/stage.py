@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bert_core.model.rows import CODE_FILE
-from pipelines.config.errors import UserError
-from pipelines.config.versions import versions_of
+from pipelines.errors import UserError
 from pipelines.stage import StageContext
 from pipelines.stages.corpus.shards import Split, read_documents
 from pipelines.stages.dataset import DATASET
@@ -34,6 +33,7 @@ from pipelines.store import Artifact, Built, Draft
 from pipelines.tasks import Answers, Items, TaskFamily, family_module
 from pipelines.tasks import family as family_named
 from pipelines.tasks.rows import RowTask, carried_task
+from pipelines.versions import versions_of
 
 SPLITS: tuple[Split, Split] = ("train", "heldout")
 

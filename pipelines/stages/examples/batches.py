@@ -26,7 +26,7 @@ from bert_core.masking import MaskableVocabulary, MaskingConfig, mask_tokens
 from bert_core.ragged import RaggedBatch
 from bert_core.randomness import Bits, Permutation, random_bits
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.stages.examples.settings import ExampleSet, ExampleSettings
 from pipelines.stages.examples.shards import (
     FORMAT_VERSION,

@@ -5,7 +5,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from bert_core.masking import MaskingConfig
-from pipelines.config.settings import Settings
+from pipelines.settings import Settings
 
 Objective = Literal["mlm_nsp", "mlm", "clm"]
 # Which examples: those to learn from, the same text in short pieces, those to evaluate on.

@@ -18,9 +18,8 @@ import pyarrow as pa
 from bert_core.masking import MaskedTokens, mask_tokens
 from bert_core.randomness import random_bits
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.cluster.mapping import map_tasks
-from pipelines.config.errors import UserError
-from pipelines.config.versions import versions_of
+from pipelines.cluster import map_tasks
+from pipelines.errors import UserError
 from pipelines.stage import StageContext
 from pipelines.stages.examples import EXAMPLES
 from pipelines.stages.examples.objectives import (
@@ -42,6 +41,7 @@ from pipelines.stages.examples.shards import (
 from pipelines.stages.examples.token_shards import read_token_shard, write_token_shard
 from pipelines.stages.vocabulary.encoding import SentenceEncoder
 from pipelines.store import Artifact, Built, Draft, Workspace
+from pipelines.versions import versions_of
 
 SPLITS = ("train", "heldout")
 _MASKED_AT_ONCE: Final = 8192  # examples

@@ -9,7 +9,7 @@ from bert_core.batch import IGNORED_LABEL
 from bert_core.model.catalogue import Model, TrainableModel
 from bert_core.model.preparation import freeze, resize_positions
 from bert_core.model.task_models import OneOfClasses, SequenceRegressor, TextLabeller, TextModel
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.tasks import TaskExamples, TaskFamily
 from pipelines.tasks.encoding import Sequences

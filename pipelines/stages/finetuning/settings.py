@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from pipelines.config.settings import Settings
+from pipelines.settings import Settings
 from pipelines.train.placement import BatchSplit
 from pipelines.train.settings import PeakRate, TrainingSettings, in_one_sentence
 

@@ -11,7 +11,7 @@ from bert_core.model.catalogue import TrainableModel, count_parameters
 from bert_core.model.rows import CODE_FILE
 from bert_core.training.initialization import load_encoder_into
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.stage import StageContext
 from pipelines.stages.dataset.stage import family_of, figures_of, read_items
 from pipelines.stages.finetuning import FINETUNING

@@ -8,9 +8,8 @@ from functools import partial
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-from pipelines.cluster.connection import connect, nodes
-from pipelines.cluster.mapping import map_tasks
-from pipelines.config.errors import UserError
+from pipelines.cluster import connect, map_tasks, nodes
+from pipelines.errors import UserError
 from pipelines.stage import Progress, StageContext, ignore
 from pipelines.stages.finetuning import FINETUNING
 from pipelines.stages.finetuning.settings import FinetuningSettings
@@ -22,7 +21,7 @@ from pipelines.stages.finetuning.training import (
     train_task_model,
 )
 from pipelines.store import Artifact, Built, Draft
-from pipelines.tracking.transient import is_transient
+from pipelines.tracking.tracker import is_transient
 from pipelines.train.arithmetic import resolve
 from pipelines.train.runs import finish_run, numbers, open_run, training_input
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.stages.pretraining.settings import PretrainingSettings, phases_of
 from pipelines.train.job import Timing
 

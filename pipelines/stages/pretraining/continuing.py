@@ -21,7 +21,7 @@ from bert_core.training.initialization import load_encoder_into
 from bert_core.training.state import load_model, read_config
 from bert_core.vocabulary import WordPieceTokenizer
 from bert_core.word_vectors import Cooccurrences, word_vectors
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.stage import Observer, ignore
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.pretraining.baselines import counted_tokens

@@ -1,6 +1,6 @@
 """Stage: from training examples to a pretrained encoder."""
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.stage import StageContext
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.pretraining import PRETRAINING

@@ -33,8 +33,8 @@ from bert_core.vocabulary import (
     WordPieceTokenizer,
     build_normalizer,
 )
-from pipelines.cluster.mapping import map_tasks
-from pipelines.config.errors import UserError
+from pipelines.cluster import map_tasks
+from pipelines.errors import UserError
 from pipelines.stage import StageContext
 from pipelines.stages.corpus.shards import read_batches
 from pipelines.store import Artifact, Workspace

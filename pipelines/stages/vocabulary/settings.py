@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import Field
 
 from bert_core.vocabulary import Normalization
-from pipelines.config.settings import Settings
+from pipelines.settings import Settings
 
 
 class VocabularySettings(Settings):

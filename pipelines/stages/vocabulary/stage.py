@@ -10,8 +10,7 @@ import pyarrow.compute as pc
 
 from bert_core.tokenizer_files import read_tokens
 from bert_core.vocabulary import SPECIAL_TOKENS, Normalization, WordPieceTokenizer
-from pipelines.config.errors import UserError, redacted
-from pipelines.config.versions import versions_of
+from pipelines.errors import UserError, redacted
 from pipelines.stage import StageContext
 from pipelines.stages.corpus.shards import read_tables
 from pipelines.stages.vocabulary import VOCABULARY
@@ -24,8 +23,9 @@ from pipelines.stages.vocabulary.learning import (
 )
 from pipelines.stages.vocabulary.settings import VocabularySettings
 from pipelines.store import Artifact, Built, Draft
-from pipelines.store.manifest import is_fingerprint
+from pipelines.store.artifact import is_fingerprint
 from pipelines.train.imported_models import existing_encoder
+from pipelines.versions import versions_of
 
 Inputs = dict[str, Artifact | str]
 

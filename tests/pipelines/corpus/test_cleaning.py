@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.stages.corpus.cleaning import check_codes, mend
 from pipelines.stages.corpus.selection import find_near, signature
 from pipelines.stages.corpus.settings import CleaningSettings, CorpusSettings, TextFiles

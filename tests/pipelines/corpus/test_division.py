@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bert_core.randomness import random_bits
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.stages.corpus.screening import KEY_TYPE
 from pipelines.stages.corpus.selection import (
     copies,

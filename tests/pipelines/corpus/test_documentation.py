@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.io.text import Tally
 from pipelines.stages.corpus.settings import InstalledDocumentation
 from pipelines.stages.corpus.sources import documentation

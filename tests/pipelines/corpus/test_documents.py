@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 import pytest
 from matplotlib.backends.backend_pdf import PdfPages
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.io.text import Tally
 from pipelines.stages.corpus.settings import CorpusSettings, TextFiles
 from pipelines.stages.corpus.sources import check_inputs, documents, read_span, resolve

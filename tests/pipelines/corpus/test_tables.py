@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.io.text import Tally
 from pipelines.stages.corpus.settings import HuggingFaceDataset, TextFiles
 from pipelines.stages.corpus.sources import read_span, resolve

@@ -11,7 +11,7 @@ import pytest
 from fsspec.compression import zstd
 from pydantic import ValidationError
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.io.files import expand
 from pipelines.io.text import Tally
 from pipelines.stages.corpus.settings import TextFiles

@@ -14,8 +14,7 @@ from bert_core.training.loop import train
 from bert_core.training.optimization import AdamW
 from bert_core.training.optimizer_settings import OptimizationConfig
 from bert_core.training.state import save_model
-from pipelines.config.versions import computing_machine
-from pipelines.recipes.registration import RegistrationSettings
+from pipelines.recipes.recipe import RegistrationSettings
 from pipelines.registry.compare import Comparison, compare_versions
 from pipelines.registry.promote import (
     PREVIOUS,
@@ -32,6 +31,7 @@ from pipelines.store import Artifact, Built, Draft
 from pipelines.tasks import Reading
 from pipelines.tasks.encoding import shuffled
 from pipelines.train.runs import numbers
+from pipelines.versions import computing_machine
 from tests.pipelines.registry.conftest import Models
 
 NAMES = RegistrationSettings()

@@ -15,7 +15,6 @@ from bert_core.training.optimization import AdamW
 from bert_core.training.optimizer_settings import OptimizationConfig
 from bert_core.training.state import save_model
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.config.versions import computing_machine
 from pipelines.registry.find import DIGEST_TAG
 from pipelines.registry.prove import Proof, verify
 from pipelines.registry.register import RegisteredModel, Submission, register
@@ -26,6 +25,7 @@ from pipelines.stages.pretraining.figures import HeldoutExamples
 from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.store import Artifact, Built, Draft
 from pipelines.tracking.tracker import Tracker
+from pipelines.versions import computing_machine
 
 MAX_EXAMPLES = 50
 

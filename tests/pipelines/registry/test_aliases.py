@@ -8,7 +8,7 @@ from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
 from flows.cli.app import DONE, MISTAKE, run
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.registry.find import COMPARISON_TAG, VERIFIED_TAG
 from pipelines.registry.lineage import lineage_lines
 from pipelines.registry.promote import PREVIOUS, Promotion, move_alias, promotion_by_choice

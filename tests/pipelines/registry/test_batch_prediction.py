@@ -12,9 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from bert_core.model.catalogue import build_model
-from pipelines.cluster.connection import connect, disconnect
-from pipelines.config.errors import UserError
-from pipelines.config.runtime import RuntimeSettings
+from pipelines.cluster import connect, disconnect
+from pipelines.errors import UserError
 from pipelines.predict import batch_prediction
 from pipelines.predict.batch_prediction import (
     KIND,
@@ -25,6 +24,7 @@ from pipelines.predict.batch_prediction import (
 )
 from pipelines.predict.tables import FileTable
 from pipelines.registry.register import RegisteredModel, Submission, register
+from pipelines.settings import RuntimeSettings
 from pipelines.stage import Progress, StageContext
 from pipelines.store import ArtifactStore
 from tests.integration.object_stores import BUCKET, s3_server

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from mlflow.entities.model_registry import ModelVersion
 
-from pipelines.recipes.registration import ComparisonSettings
+from pipelines.recipes.recipe import ComparisonSettings
 from pipelines.registry.bootstrap import paired_bootstrap
 from pipelines.registry.compare import Candidate, counted_items, in_words
 from pipelines.stage import StageContext

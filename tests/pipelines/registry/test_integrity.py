@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.registry.find import DIGEST_TAG
 from pipelines.registry.opening import open_model
 from pipelines.registry.seal import SEAL_FILE, ChangedPackageError, seal, sealed_files

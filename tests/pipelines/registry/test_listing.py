@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.registry.find import KIND_TAG, VERIFIED_TAG, find_model, list_models, newest_of
 from pipelines.tracking.tracker import Tracker
 

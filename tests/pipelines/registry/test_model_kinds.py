@@ -9,7 +9,7 @@ from mlflow.exceptions import MlflowException
 from bert_core.config import encoder_config
 from bert_core.inference.tables import question_of_class
 from bert_core.model.catalogue import MODELS, PretrainingModel, SequenceRegressor
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.registry.opening import opened
 from pipelines.registry.package import signature_of
 from pipelines.registry.served_model import ServedModel

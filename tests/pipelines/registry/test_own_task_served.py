@@ -13,8 +13,8 @@ import torch
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.state import save_model
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.config.runtime import RuntimeSettings
-from pipelines.recipes.connections import open_tracker
+from pipelines.settings import RuntimeSettings
+from pipelines.stage import open_tracker
 from tests.pipelines.registry.test_serving import answered, server
 from tests.pipelines.tasks.letters import CONFIG, TOKENS
 from tests.pipelines.tasks.own_task import ranking, write_rows

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.registry.compare import compare_versions
 from pipelines.registry.find import version_with_alias
 from pipelines.registry.promote import awaiting_promotion

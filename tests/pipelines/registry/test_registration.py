@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from mlflow.exceptions import MlflowException
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.registry.opening import located, open_model
 from tests.pipelines.registry.conftest import Models, package_of
 

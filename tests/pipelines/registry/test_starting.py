@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.registry.opening import resolved_encoder
 
 

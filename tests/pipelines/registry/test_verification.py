@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.registry.find import version_with_alias
 from pipelines.registry.promote import awaiting_promotion
 from pipelines.registry.prove import Proof, VerificationError, verify

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.stages.dataset.items import LeftOut
 from tests.pipelines.tasks.labelled_lines import items, written
 

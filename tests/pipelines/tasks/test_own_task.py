@@ -17,7 +17,7 @@ from bert_core.training.optimization import AdamW
 from bert_core.training.optimizer_settings import OptimizationConfig
 from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.registry.opening import local_model
 from pipelines.stage import StageContext
 from pipelines.stages.dataset.items import check_inputs

@@ -7,7 +7,7 @@ import pytest
 
 from bert_core.inference.tables import question_of_class
 from bert_core.model.catalogue import MODELS
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.predict.answers import asked_of
 from pipelines.predict.tables import (
     check_output,

@@ -21,7 +21,7 @@ from bert_core.training.optimization import AdamW
 from bert_core.training.optimizer_settings import OptimizationConfig
 from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.stage import StageContext
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset, read_items

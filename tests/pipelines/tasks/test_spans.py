@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.tasks import Answers, Items, Reading, family
 from pipelines.tasks.scoring import (
     Entity,

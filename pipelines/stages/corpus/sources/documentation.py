@@ -10,7 +10,7 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Final
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.io.text import Tally
 from pipelines.stages.corpus.cleaning import mend
 from pipelines.stages.corpus.settings import InstalledDocumentation

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Final
 
-from pipelines.config.errors import UserError, redacted
+from pipelines.errors import UserError, redacted
 from pipelines.io.files import open_binary
 from pipelines.io.text import SAMPLE_BYTES, Tally, check_is_text
 from pipelines.stages.corpus.cleaning import mend

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final, Literal
 
-from pipelines.config.errors import UserError
+from pipelines.errors import UserError
 from pipelines.io.files import (
     compression_of,
     expand,

@@ -1,1 +1,0 @@
-"""Ray: connecting to it, mapping tasks over shards, checking its nodes."""

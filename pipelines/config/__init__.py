@@ -1,1 +1,0 @@
-"""What everything else builds on: settings, errors, versions."""
