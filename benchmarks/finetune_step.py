@@ -31,14 +31,13 @@ from benchmarks.alternating import (
 )
 from benchmarks.reference_batches import padded_tokens, register_packed_attention
 from benchmarks.usual_stack import Classification, Steps, load_ours, their_config, tuned_steps
-from bert_core.backends.memory import return_freed_memory
-from bert_core.batch import LabelledBatch
+from bert_core.backends.context import return_freed_memory
+from bert_core.batch import LabelledBatch, RaggedBatch
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import SequenceClassifier
-from bert_core.ragged import RaggedBatch
 from bert_core.training.loop import train
 from bert_core.training.optimization import AdamW
-from bert_core.training.optimizer_settings import OptimizationConfig
+from bert_core.training.optimizer import OptimizationConfig
 from bert_core.vocabulary import WordPieceTokenizer
 
 DATA = ROOT.parent / "shared" / "data"

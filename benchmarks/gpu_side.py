@@ -23,15 +23,14 @@ from benchmarks.alternating import serve
 from benchmarks.pretraining_batches import NUM_BATCHES, VOCAB_SIZE, operations, random_batches
 from benchmarks.reference_batches import static_arguments
 from benchmarks.usual_stack import Pretraining, Steps, their_config
-from bert_core.batch import PretrainingBatch
+from bert_core.batch import PretrainingBatch, RaggedBatch
 from bert_core.config import EncoderConfig, encoder_config
 from bert_core.masking import MaskableVocabulary, MaskingConfig, mask_tokens
 from bert_core.model.catalogue import PretrainingModel
-from bert_core.ragged import RaggedBatch
 from bert_core.randomness import random_bits
 from bert_core.training.loop import train
 from bert_core.training.optimization import AdamW
-from bert_core.training.optimizer_settings import OptimizationConfig
+from bert_core.training.optimizer import OptimizationConfig
 
 STEPS_PER_TURN = 8  # in a row, with one synchronization at the end
 WARMUPS = 2 * NUM_BATCHES

@@ -21,12 +21,11 @@ import transformers
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.alternating import report
-from bert_core.batch import LabelledBatch, PretrainingBatch, next_token_labels
+from bert_core.batch import LabelledBatch, PretrainingBatch, RaggedBatch, next_token_labels
 from bert_core.config import encoder_config
 from bert_core.hugging_face import export_model
 from bert_core.hugging_face.tensors import to_hugging_face
 from bert_core.model.catalogue import TrainableModel, build_model
-from bert_core.ragged import RaggedBatch
 
 VOCAB_SIZE = 2000
 LENGTHS = (128, 7, 128, 64, 33, 128)

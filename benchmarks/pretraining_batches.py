@@ -6,9 +6,8 @@
 import numpy as np
 import torch
 
-from bert_core.batch import PretrainingBatch
+from bert_core.batch import PretrainingBatch, RaggedBatch
 from bert_core.config import EncoderConfig
-from bert_core.ragged import RaggedBatch
 from bert_core.training.step_operations import training_operations
 
 VOCAB_SIZE = 30_522

@@ -11,8 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bert_core.batch import PretrainingBatch
-from bert_core.ragged import RaggedBatch
+from bert_core.batch import PretrainingBatch, RaggedBatch
 
 PACKED_ATTENTION = "packed_sdpa"
 

@@ -29,13 +29,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.alternating import one_of, report
 from benchmarks.pretraining_batches import LENGTH, VOCAB_SIZE, random_batches
-from bert_core.backends.memory import keep_freed_memory, return_freed_memory
+from bert_core.backends.context import keep_freed_memory, return_freed_memory
 from bert_core.batch import PretrainingBatch
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.exchange import GradientExchange
 from bert_core.training.optimization import AdamW
-from bert_core.training.optimizer_settings import OptimizationConfig
+from bert_core.training.optimizer import OptimizationConfig
 from bert_core.training.step import optimizer_step
 
 SEQUENCES = {"tiny": 32, "mini": 16, "base": 8}  # per micro-batch

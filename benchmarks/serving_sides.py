@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 import torch
 
-from bert_core.backends.precision import Precision
+from bert_core.backends.context import Precision
 from bert_core.hugging_face import import_model
 from bert_core.inference import classify, embed
 from bert_core.vocabulary import WordPieceTokenizer

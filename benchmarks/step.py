@@ -49,14 +49,13 @@ from benchmarks.usual_stack import (
     their_config,
     tuned_pretraining,
 )
-from bert_core.backends.memory import return_freed_memory
-from bert_core.backends.precision import Precision
+from bert_core.backends.context import Precision, return_freed_memory
 from bert_core.batch import PretrainingBatch
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.loop import train
 from bert_core.training.optimization import AdamW
-from bert_core.training.optimizer_settings import OptimizationConfig
+from bert_core.training.optimizer import OptimizationConfig
 
 SEQUENCES = {"tiny": 64, "mini": 64, "small": 32, "base": 16}
 TUNED = ("packed", "padded")

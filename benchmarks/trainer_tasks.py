@@ -28,14 +28,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.alternating import report
 from benchmarks.tasks import TASKS, Task, dataset
-from bert_core.backends.precision import compute_dtype
+from bert_core.backends.context import compute_dtype
 from bert_core.hugging_face import export_model
 from bert_core.model.catalogue import EncoderModel, Model, SequenceClassifier
-from bert_core.training.initialization import load_encoder_into
 from bert_core.training.loop import train
 from bert_core.training.optimization import AdamW
-from bert_core.training.optimizer_settings import OptimizationConfig
-from bert_core.training.state import load_model
+from bert_core.training.optimizer import OptimizationConfig
+from bert_core.training.state import load_encoder_into, load_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.stage import StageContext
 from pipelines.stages.dataset.stage import read_items

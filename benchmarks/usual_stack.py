@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.reference_batches import packed, register_packed_attention, static_arguments
-from bert_core.backends.memory import keep_freed_memory, return_freed_memory
+from bert_core.backends.context import keep_freed_memory, return_freed_memory
 from bert_core.batch import LabelledBatch, PretrainingBatch
 from bert_core.config import EncoderConfig
 from bert_core.hugging_face.tensors import to_hugging_face

@@ -10,8 +10,10 @@ from typing import Any, Final
 _NAMES: Final = {  # by the module that defines them
     "backends.dropout": "DropoutKey",
     "backends.operations": "use_backend",
-    "backends.precision": "Precision",
-    "batch": "IGNORED_LABEL LabelledBatch PretrainingBatch RowBatch next_token_labels",
+    "backends.context": "Precision",
+    "batch": (
+        "IGNORED_LABEL LabelledBatch PretrainingBatch RaggedBatch RowBatch next_token_labels"
+    ),
     "config": "SIZES EmbeddingConfig EncoderConfig encoder_config",
     "hugging_face": "export_model import_model",
     "inference": (
@@ -26,19 +28,17 @@ _NAMES: Final = {  # by the module that defines them
         "count_parameters"
     ),
     "model.encoder": "TaskHead",
-    "model.pooling": "mean_of_tokens",
+    "model.trainable": "mean_of_tokens",
     "model.preparation": "checkpoint_activations freeze resize_positions resize_vocabulary",
     "model.rows": "RowModel row_model",
-    "ragged": "RaggedBatch",
     "randomness": "random_bits",
-    "training.evaluation": "evaluate",
     "training.guard": "GuardConfig SkippedStepsError",
-    "training.initialization": "load_encoder_into",
-    "training.loop": "train",
+    "training.loop": "evaluate train",
     "training.optimization": "LAMB AdamW Muon build_optimizer",
-    "training.optimizer": "Optimizer",
-    "training.optimizer_settings": "OptimizationConfig",
-    "training.state": "Position load_checkpoint load_model save_checkpoint save_model",
+    "training.optimizer": "OptimizationConfig Optimizer",
+    "training.state": (
+        "Position load_checkpoint load_encoder_into load_model save_checkpoint save_model"
+    ),
     "training.step": "StepReport",
     "vocabulary": "SPECIAL_TOKENS AddedToken Normalization WordPieceTokenizer",
 }

@@ -1,18 +1,154 @@
-"""Batches to train on: ragged sequences with what is to be predicted.
+"""Sequences of any lengths in one row, without padding, and what is to be predicted of them.
 
-B = sequences, T = tokens of all of them, M = masked (or otherwise predicted) tokens.
+B = sequences, T = tokens of all of them, S = tokens of the longest, M = predicted tokens.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Self
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from bert_core.ragged import OfTensors, RaggedBatch
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OfTensors:
+    """Tensors, batches of tensors, and plain values."""
+
+    def moved(self, move: Callable[[Tensor], Tensor]) -> Self:
+        """The same batch with all its tensors as `move` gives them back."""
+        changes: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, OfTensors):
+                changes[field.name] = value.moved(move)
+            elif isinstance(value, Tensor):
+                changes[field.name] = move(value)
+        return replace(self, **changes)
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same batch on `device`; the copy to a GPU does not block."""
+        return self.moved(lambda values: to_device(values, device))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RaggedBatch(OfTensors):
+    """The tokens of B sequences, one sequence after the other."""
+
+    input_ids: Tensor  # [T] int64
+    token_type_ids: Tensor  # [T] int64
+    position_ids: Tensor  # [T] int64, starts at 0 in every sequence
+    cu_seqlens: Tensor  # [B + 1] int32, where each sequence begins, and T
+    lengths: tuple[int, ...]  # B entries on the host, so that no kernel has to be asked
+    max_seqlen: int
+
+    @property
+    def num_sequences(self) -> int:
+        """B."""
+        return self.cu_seqlens.numel() - 1
+
+    @property
+    def num_tokens(self) -> int:
+        """T."""
+        return self.input_ids.numel()
+
+    @property
+    def first_positions(self) -> Tensor:
+        """[B] int64, where each sequence's first token is, [CLS]."""
+        return self.cu_seqlens[:-1].long()
+
+    @property
+    def padded_positions(self) -> Tensor:
+        """[T] int64, where each token is among B * S, were the sequences padded to S."""
+        rows = torch.arange(
+            self.num_tokens, device=self.cu_seqlens.device, dtype=self.cu_seqlens.dtype
+        )
+        sequence = torch.searchsorted(self.cu_seqlens[1:], rows, right=True)
+        return sequence * self.max_seqlen + self.position_ids
+
+    def padded(self, values: Tensor, padding: float) -> Tensor:
+        """[T, ...] -> [B, S, ...] with `padding` after the end of each sequence; asks no device."""
+        padded = values.new_full((self.num_sequences * self.max_seqlen, *values.shape[1:]), padding)
+        padded = padded.index_copy(0, self.padded_positions, values)
+        return padded.unflatten(0, (-1, self.max_seqlen))
+
+    def in_rows(self, compute: Callable[[Tensor, Tensor], Tensor], values: Tensor) -> Tensor:
+        """What `compute` makes of [B, S, ...] values and of where tokens are, [B, S]: [T, ...]."""
+        index, size = self.padded_positions, self.max_seqlen
+        rows = values.new_zeros(self.num_sequences * size, *values.shape[1:])
+        rows = rows.index_copy(0, index, values).unflatten(0, (-1, size))
+        place = torch.arange(size, device=values.device)
+        computed = compute(rows, place < self.cu_seqlens.diff()[:, None])
+        return computed.flatten(0, 1).index_select(0, index)
+
+    def reduced(self, values: Tensor, how: Literal["sum", "mean", "max"]) -> Tensor:
+        """[T, D] float32 -> [B, D], over the tokens of each sequence."""
+        lengths = self.cu_seqlens.diff().long()
+        return torch.segment_reduce(values, how, lengths=lengths, axis=0, unsafe=True)
+
+    @classmethod
+    def from_arrays(
+        cls, input_ids: ArrayLike, segment_b_start: ArrayLike | None, lengths: ArrayLike
+    ) -> Self:
+        """Build the batch from T ids and the B lengths that cut them into sequences.
+
+        `segment_b_start` holds for each sequence the index of its second segment's first token;
+        its length where there is one segment. None means one segment everywhere. Raises ValueError
+        for an empty batch or sequence, and if the arrays do not fit together.
+        """
+        ids = np.asarray(input_ids)
+        sizes = np.asarray(lengths, dtype=np.int64)
+        if not sizes.size:
+            raise ValueError("a batch must hold at least one sequence, got none")
+        if sizes.min() < 1:
+            raise ValueError(f"every sequence must hold a token, got lengths {sizes.tolist()}")
+        if ids.ndim != 1 or ids.size != sizes.sum():
+            raise ValueError(
+                f"lengths must add up to the number of input ids, got {int(sizes.sum())} "
+                f"and input ids of shape {ids.shape}"
+            )
+        ends = np.cumsum(sizes)
+        positions = np.arange(ids.size) - np.repeat(ends - sizes, sizes)
+        if segment_b_start is None:
+            token_types = np.zeros(ids.size, dtype=np.int64)
+        else:
+            starts = np.asarray(segment_b_start, dtype=np.int64)
+            if starts.shape != sizes.shape:
+                raise ValueError(
+                    f"segment_b_start must hold one index per sequence, got {starts.shape} "
+                    f"for {sizes.size} sequences"
+                )
+            token_types = (positions >= np.repeat(starts, sizes)).astype(np.int64)
+        return cls(
+            input_ids=torch.from_numpy(ids.astype(np.int64)),
+            token_type_ids=torch.from_numpy(token_types),
+            position_ids=torch.from_numpy(positions),
+            cu_seqlens=torch.from_numpy(np.concatenate(([0], ends)).astype(np.int32)),
+            lengths=tuple(sizes.tolist()),
+            max_seqlen=int(sizes.max()),
+        )
+
+    @classmethod
+    def from_sequences(
+        cls, sequences: Sequence[Sequence[int]], segment_b_start: Sequence[int] | None = None
+    ) -> Self:
+        """Build the batch from B lists of ids; raises ValueError for none or an empty one."""
+        if not sequences:
+            raise ValueError("a batch must hold at least one sequence, got none")
+        arrays = [np.asarray(sequence, dtype=np.int64) for sequence in sequences]
+        return cls.from_arrays(
+            np.concatenate(arrays), segment_b_start, [array.size for array in arrays]
+        )
+
+
+def to_device(values: Tensor, device: torch.device | str) -> Tensor:
+    """`values` on `device`; to a GPU through pinned memory, so that the host does not wait."""
+    if torch.device(device).type == "cuda" and not (values.is_cuda or values.is_pinned()):
+        values = values.pin_memory()
+    return values.to(device, non_blocking=True)
+
 
 IGNORED_LABEL = -100  # what `torch` and `transformers` use for "no label here"
 

@@ -1,12 +1,17 @@
-"""A model's files: folders that are whole or absent, and JSON; every fault names its file."""
+"""A model's files: folders that are whole or absent, JSON, tensors; every fault names its file."""
 
 import json
 import os
+import pickle
 import secrets
 import shutil
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 T = TypeVar("T")
 
@@ -111,3 +116,53 @@ def _force_to_disk(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+_MOST_NAMES: Final = 8  # that a message lists
+
+
+def read_tensors(path: Path) -> dict[str, "Tensor"]:
+    """The tensors of a safetensors file or of the older .bin, on the CPU.
+
+    Raises ValueError, naming the file, if it is missing or broken, or holds anything but
+    tensors by their names. No code of a .bin is run.
+    """
+    import torch  # tokenizers and settings are read without it
+    from safetensors.torch import load_file
+
+    check_fetched(path)
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        with warnings.catch_warnings(action="ignore"):  # of versions of the format
+            tensors = torch.load(path, map_location="cpu", weights_only=True)
+    # A broken archive or pickle makes its reader raise whatever it does.
+    except Exception as error:
+        reason = (" ".join(str(error).split()).split(". ")[0] or type(error).__name__).rstrip(".")
+        if isinstance(error, pickle.UnpicklingError) and "GLOBAL" in str(error):
+            reason = "it holds Python objects, whose code is not run here"
+        raise ValueError(f"{path} holds no tensors ({reason[:200]}); is it complete?") from error
+    others = {"": tensors} if not isinstance(tensors, dict) else tensors
+    for name, value in others.items():
+        if not isinstance(name, str) or not isinstance(value, torch.Tensor):
+            raise ValueError(
+                f"{path} must hold tensors by their names, found {name!r:.80}, a "
+                f"{type(value).__name__}; save model.state_dict() alone"
+            )
+    return dict(tensors)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Some of these names for a message, and how many more there are; `none` of none."""
+    more = len(names) - _MOST_NAMES
+    return (", ".join(names[:_MOST_NAMES]) or "none") + (f" and {more} more" if more > 0 else "")
+
+
+def check_names(found: Iterable[str], wanted: Iterable[str], source: str, remedy: str = "") -> None:
+    """Raise ValueError if `source` does not hold exactly the tensors `wanted`."""
+    theirs, ours = set(found), set(wanted)
+    if ours != theirs:
+        raise ValueError(
+            f"{source} must hold exactly the tensors of the model: missing "
+            f"{listed(sorted(ours - theirs))}; unexpected {listed(sorted(theirs - ours))}{remedy}"
+        )

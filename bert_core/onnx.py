@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from bert_core.backends.operations import use_backend
+from bert_core.batch import RaggedBatch
 from bert_core.files import write_json
 from bert_core.hugging_face.sentence_transformers import POOLINGS, write_embedding
 from bert_core.hugging_face.writing import architecture_of, embedding_of, their_config
@@ -41,9 +42,8 @@ from bert_core.model.catalogue import (
     TokenClassifier,
     described,
 )
-from bert_core.model.pooling import pooled_tokens, pooler_of
 from bert_core.model.task_models import TextLabeller
-from bert_core.ragged import RaggedBatch
+from bert_core.model.trainable import pooled_tokens, pooler_of
 from bert_core.vocabulary import WordPieceTokenizer
 
 INPUTS: Final = ("input_ids", "attention_mask", "token_type_ids")

@@ -4,17 +4,18 @@ The parameters are float32 always. Inside `computing(dtype)` hidden states are i
 outside they are in that of the parameters. Blocks nest, and each thread has its own.
 
 The plain backend casts a parameter where it is used. The cpu backend computes with copies of the
-matrices, made once a block. A training step also gives it a `main_grad` for each parameter: it
-then accumulates gradients there, in float32, and returns none to autograd, so that no gradient is
-cast, stored or added twice. Without `main_grad` autograd accumulates gradients as usual. Without
-gradients it can keep matrices packed, which makes their products faster.
+matrices, made once a block. A training step also gives it a `main_grad` for each parameter, to
+which it adds gradients in float32: autograd then casts, stores and adds none. Without gradients
+it can keep matrices packed, which makes their products faster.
 """
 
+import ctypes
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -163,3 +164,67 @@ def add_product(weight: ComputeWeight, left: Tensor, right: Tensor) -> Tensor | 
     for part, left_part in zip(main_grad.split(rows), left.split(rows), strict=True):
         part.add_(left_part @ right)
     return None
+
+
+Precision = Literal["auto", "bf16", "float32"]
+
+
+def compute_dtype(precision: Precision, device: torch.device | str) -> torch.dtype:
+    """The number format for `precision`; "auto" takes bfloat16 where the hardware multiplies it.
+
+    Raises ValueError for any other word.
+    """
+    if precision == "float32":
+        return torch.float32
+    if precision == "bf16":
+        return torch.bfloat16
+    if precision != "auto":
+        raise ValueError(f"precision must be auto, bf16 or float32, got {precision!r}")
+    return torch.bfloat16 if _multiplies_bfloat16(torch.device(device)) else torch.float32
+
+
+def _multiplies_bfloat16(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    # What torch itself asks before it picks a bfloat16 kernel on a CPU; there is no public name.
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+
+
+_KIBIBYTE: Final = 1 << 10
+_MEBIBYTE: Final = 1 << 20
+_GIBIBYTE: Final = 1 << 30
+
+# Names and numbers of glibc's <malloc.h>.
+_M_TRIM_THRESHOLD: Final = -1
+_M_TOP_PAD: Final = -2
+_M_MMAP_THRESHOLD: Final = -3
+
+
+def return_freed_memory() -> bool:
+    """Return freed blocks of a mebibyte and more to the kernel; False without glibc.
+
+    For the time before a model is built and for the first steps.
+    """
+    return _set(
+        {_M_MMAP_THRESHOLD: _MEBIBYTE, _M_TRIM_THRESHOLD: _MEBIBYTE, _M_TOP_PAD: 128 * _KIBIBYTE}
+    )
+
+
+def keep_freed_memory() -> bool:
+    """Let this process keep freed blocks; False without glibc."""
+    # Other threads than the first allocate from heaps of 64 MiB. An empty heap would be returned
+    # whatever the threshold, unless the padding is as large: a worker's step did that each time.
+    return _set(
+        {_M_MMAP_THRESHOLD: _GIBIBYTE, _M_TRIM_THRESHOLD: _GIBIBYTE, _M_TOP_PAD: 64 * _MEBIBYTE}
+    )
+
+
+def _set(parameters: dict[int, int]) -> bool:
+    if not sys.platform.startswith("linux"):
+        return False
+    library = ctypes.CDLL(None)
+    try:
+        mallopt = library.mallopt
+    except AttributeError:  # another C library
+        return False
+    return all(bool(mallopt(name, value)) for name, value in parameters.items())

@@ -21,7 +21,7 @@ from torch import Tensor
 from bert_core.backends import plain
 from bert_core.backends.context import current_context, in_context
 from bert_core.backends.dropout import AttentionDropout, DropoutMask
-from bert_core.ragged import RaggedBatch
+from bert_core.batch import RaggedBatch
 
 BACKENDS = ("plain", "cpu")
 

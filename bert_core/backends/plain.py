@@ -17,8 +17,7 @@ from bert_core.backends.dropout import (
     draws_by_torch,
     without_dropped,
 )
-from bert_core.batch import IGNORED_LABEL
-from bert_core.ragged import RaggedBatch
+from bert_core.batch import IGNORED_LABEL, RaggedBatch
 
 takes_compute_weights = False
 

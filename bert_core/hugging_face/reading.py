@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bert_core.config import EncoderConfig
-from bert_core.files import entry, read_json
+from bert_core.files import entry, listed, read_json, read_tensors
 from bert_core.hugging_face.heads import head_of, settings_of
 from bert_core.hugging_face.sentence_transformers import model_folder, read_embedding
 from bert_core.hugging_face.tensors import (
@@ -21,8 +21,7 @@ from bert_core.hugging_face.tensors import (
     to_hugging_face,
 )
 from bert_core.model.catalogue import MODELS, Model, build_model
-from bert_core.model.layers import sinusoids
-from bert_core.tensor_files import listed, read_tensors
+from bert_core.model.encoder import sinusoids
 
 # Raise where the same files would give another model or other tokens than before.
 READING_VERSION: Final = 5

@@ -18,7 +18,7 @@ from bert_core.files import (
     read_optional_json,
     write_json,
 )
-from bert_core.model.layers import Linear
+from bert_core.model.encoder import Linear
 
 MODULES_FILE: Final = "modules.json"
 _SETTINGS: Final = "sentence_bert_config.json"

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bert_core.backends.precision import Precision
+from bert_core.backends.context import Precision
 from bert_core.inference.texts import (
     EncodedTexts,
     Text,

@@ -12,13 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bert_core.backends.precision import Precision
+from bert_core.backends.context import Precision
+from bert_core.batch import RaggedBatch
 from bert_core.config import EmbeddingConfig, Pooling
 from bert_core.inference.texts import Text, encode_texts, parts_of, run_batches
 from bert_core.model.catalogue import Model
-from bert_core.model.layers import attention_probabilities
-from bert_core.model.pooling import pooled, pooler_of
-from bert_core.ragged import RaggedBatch
+from bert_core.model.encoder import attention_probabilities
+from bert_core.model.trainable import pooled, pooler_of
 from bert_core.vocabulary import WordPieceTokenizer
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bert_core.backends.precision import Precision
+from bert_core.backends.context import Precision
 from bert_core.inference.answers import answer, assign_labels, choose, classify, rate, tag
 from bert_core.inference.embedding import embed
 from bert_core.inference.texts import EncodedTexts, Text, encode_texts, run_batches

@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bert_core.backends.precision import Precision, compute_dtype
+from bert_core.backends.context import Precision, compute_dtype
+from bert_core.batch import RaggedBatch
 from bert_core.model.catalogue import Model
-from bert_core.ragged import RaggedBatch
 from bert_core.vocabulary import WordPieceTokenizer
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")

@@ -6,10 +6,10 @@ from functools import partial
 
 import torch
 
-from bert_core.backends.precision import Precision
+from bert_core.backends.context import Precision
+from bert_core.batch import RaggedBatch
 from bert_core.inference.texts import encode_texts, run_batches, with_head
 from bert_core.model.catalogue import LanguageModel, Model, NextSentencePredictor, PretrainingModel
-from bert_core.ragged import RaggedBatch
 from bert_core.randomness import random_bits, uniform
 from bert_core.vocabulary import MASK, WordPieceTokenizer
 

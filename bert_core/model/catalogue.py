@@ -1,32 +1,150 @@
-"""All models, by the name of their head.
+"""The encoder alone and the models that predict tokens; all models, by the name of their head.
 
-Heads: `encoder` (none but the pooler), `pretraining`, `language_model`, `next_sentence`,
-`sequence_classification`, `multi_label_classification`, `regression`, `multiple_choice`,
-`token_classification`, `span_prediction` and `sentence_embedding`. A user-defined head is a class
-in a separate file: see `bert_core.model.rows`.
+A user-defined head is a class in a separate file: see `bert_core.model.rows`.
 """
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from bert_core.backends.dropout import DropoutKey
+from bert_core.batch import LabelledBatch, PretrainingBatch, RaggedBatch
 from bert_core.config import EncoderConfig
-from bert_core.model.encoder import Pooler
-from bert_core.model.language_models import LanguageModel, PretrainingModel
-from bert_core.model.sentence_encoder import SentenceEncoder
+from bert_core.model.encoder import Pooler, TaskHead, VocabularyHead, cross_entropy_sum
 from bert_core.model.task_models import (
     MultiLabelClassifier,
     MultipleChoice,
     NextSentencePredictor,
+    SentenceEncoder,
     SequenceClassifier,
     SequenceRegressor,
     SpanPredictor,
     TaskModel,
     TokenClassifier,
 )
-from bert_core.model.trainable import Model, Sum, Sums, TrainableModel
-from bert_core.ragged import RaggedBatch
+from bert_core.model.trainable import (
+    Kinds,
+    Model,
+    Sum,
+    Sums,
+    TrainableModel,
+    accuracy_by_kind,
+    classification_sums,
+)
+
+
+class PretrainingModel(TrainableModel):
+    """Masked language modelling and, unless switched off, next sentence prediction.
+
+    With the latter its losses raise ValueError for a batch without `next_sentence_labels`.
+    """
+
+    head_name = "pretraining"
+
+    def __init__(self, config: EncoderConfig, next_sentence: bool = True) -> None:
+        super().__init__(config)
+        self.next_sentence = next_sentence
+        self.loss_names = ("mlm", "nsp") if next_sentence else ("mlm",)
+        self.vocabulary_head = VocabularyHead(config)
+        if next_sentence:
+            self.pooler = Pooler(config)
+            self.next_sentence_head = TaskHead(config, 2, dropout=0.0)
+
+    def head_settings(self) -> dict[str, Any]:
+        return {"next_sentence": self.next_sentence}
+
+    def forward(
+        self, tokens: RaggedBatch, positions: Tensor, dropout_key: DropoutKey | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """[M, V] vocabulary logits at `positions` of the T tokens, and [B, 2] NSP logits."""
+        masked, next_sentence_logits = self._read(tokens, positions, dropout_key)
+        return self.vocabulary_head(masked, self.encoder.embeddings), next_sentence_logits
+
+    def loss_sums(self, batch: PretrainingBatch, dropout_key: DropoutKey | None = None) -> Sums:
+        self._check_pairs(batch)
+        masked, nsp_logits = self._read(batch.tokens, batch.masked_positions, dropout_key)
+        embeddings = self.encoder.embeddings
+        loss = self.vocabulary_head.loss_sum(masked, embeddings, batch.masked_labels)
+        sums = {"mlm": Sum(loss, batch.counts["mlm"])}
+        if nsp_logits is not None:
+            labels = batch.next_sentence_labels
+            assert labels is not None
+            sums["nsp"] = Sum(cross_entropy_sum(nsp_logits, labels), batch.counts["nsp"])
+        return sums
+
+    @torch.no_grad()
+    def evaluation_sums(self, batch: PretrainingBatch, kinds: Kinds | None = None) -> Sums:
+        """As promised, and `mlm_accuracy/<kind>` for each of `kinds` of tokens.
+
+        Raises ValueError as `loss_sums` does.
+        """
+        self._check_pairs(batch)
+        mlm_logits, nsp_logits = self(batch.tokens, batch.masked_positions)
+        sums = classification_sums("mlm", mlm_logits, batch.masked_labels, batch.counts["mlm"])
+        sums |= accuracy_by_kind("mlm", mlm_logits, batch.masked_labels, kinds or {})
+        if nsp_logits is not None:
+            labels = batch.next_sentence_labels
+            assert labels is not None
+            sums |= classification_sums("nsp", nsp_logits, labels, batch.counts["nsp"])
+        return sums
+
+    def _read(
+        self, tokens: RaggedBatch, positions: Tensor, dropout_key: DropoutKey | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """[M, D] the hidden states at `positions`, and [B, 2] NSP logits."""
+        if not self.next_sentence:
+            return self.encoder(tokens, dropout_key, positions), None
+        hidden = self.encoder(tokens, dropout_key, torch.cat((tokens.first_positions, positions)))
+        first, masked = hidden.tensor_split((tokens.num_sequences,))
+        return masked, self.next_sentence_head(self.pooler(first), dropout_key)
+
+    def _check_pairs(self, batch: PretrainingBatch) -> None:
+        if self.next_sentence and batch.next_sentence_labels is None:
+            raise ValueError(
+                "a model with next sentence prediction needs next_sentence_labels in its batch, "
+                "got none; build the model with next_sentence=False or the examples with pairs"
+            )
+
+
+class LanguageModel(TrainableModel):
+    """Predict the token after each from it and those left of it.
+
+    Raises ValueError unless the encoder is causal.
+    """
+
+    head_name = "language_model"
+    reads_every_token = True
+
+    def __init__(self, config: EncoderConfig) -> None:
+        if not config.causal:
+            raise ValueError(
+                "a language model needs a causal encoder, got causal=False: it would see the "
+                "token it has to predict"
+            )
+        super().__init__(config)
+        self.vocabulary_head = VocabularyHead(config)
+
+    def forward(
+        self, tokens: RaggedBatch, positions: Tensor, dropout_key: DropoutKey | None = None
+    ) -> Tensor:
+        """[M, V] logits of the token that follows each of `positions` among the T tokens."""
+        hidden = self.encoder(tokens, dropout_key, positions)
+        return self.vocabulary_head(hidden, self.encoder.embeddings)
+
+    def loss_sums(self, batch: LabelledBatch, dropout_key: DropoutKey | None = None) -> Sums:
+        hidden = self.encoder(batch.tokens, dropout_key)
+        loss = self.vocabulary_head.loss_sum(hidden, self.encoder.embeddings, batch.labels)
+        return {"label": Sum(loss, batch.num_labels)}
+
+    @torch.no_grad()
+    def evaluation_sums(self, batch: LabelledBatch, kinds: Kinds | None = None) -> Sums:
+        """As promised, and `label_accuracy/<kind>` for each of `kinds` of tokens."""
+        positions = torch.arange(batch.tokens.num_tokens, device=batch.labels.device)
+        logits = self(batch.tokens, positions)
+        sums = classification_sums("label", logits, batch.labels, batch.num_labels)
+        return sums | accuracy_by_kind("label", logits, batch.labels, kinds or {})
+
 
 __all__ = [
     "MODELS", "EncoderModel", "LanguageModel", "Model", "MultiLabelClassifier", "MultipleChoice",

@@ -1,8 +1,17 @@
-"""Changes to a model before its optimizer is built: freezing, resizing, checkpointing.
+"""Changes to a model before its optimizer is built: freezing, resizing, informed initial weights.
 
-V = vocabulary, S = positions, D = hidden size.
+With the published initialization all heads of a small BERT read all positions equally, and for
+thousands of steps the model learns nothing but token frequencies: before a head can gain by reading
+a neighbour, queries, keys, values and the next layers have to agree on where neighbours are.
+`attend_to_neighbours` lets them start with that agreement. The idea of attention that begins as
+trained attention looks is that of Trockman and Kolter, "Mimetic Initialization of Self-Attention
+Layers" (2023); that offsets are rotations of sines is from Vaswani et al. (2017), section 3.5.
+
+D = hidden size, H = heads, K = head width, V = vocabulary, S = positions.
 """
 
+import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from bert_core.config import EncoderConfig, check_whole
-from bert_core.model.layers import sinusoids
+from bert_core.model.encoder import Encoder, EncoderLayer, VocabularyHead, sinusoids
 from bert_core.model.trainable import Model
 
 
@@ -128,3 +137,119 @@ def _check_no_optimizer(model: Model) -> None:
             "the model has gradients, so its optimizer was built already; freeze and resize a new "
             "model, then build its optimizer"
         )
+
+
+# Of a normal distribution of deviation 1 that is cut off at two deviations.
+_CUT_VARIANCE = 0.7737
+# Of the sines, in standard deviations of the token embeddings.
+_AMPLITUDE = 1.5
+_SHARPNESS = 6.0  # a head's score at its distance
+_GAIN = 0.7  # of the rotations of values and outputs
+# Size of word vectors relative to random embeddings. At their size a few hundred steps at the rates
+# of pretraining would erase what the vectors know (docs/decisions/0040).
+WORD_VECTOR_SCALE = 8.0
+
+
+def begin_as_word_vectors(encoder: Encoder, vectors: Tensor) -> None:
+    """Initialize token embeddings with `vectors` [V, D] of length 1.
+
+    They are scaled to `WORD_VECTOR_SCALE` times the size of random embeddings. A token whose vector
+    is 0 keeps its random embedding. Raises ValueError for vectors of another shape.
+    """
+    table, width = encoder.embeddings.token, encoder.config.hidden_size
+    if vectors.shape != table.shape:
+        raise ValueError(f"vectors must be of shape {list(table.shape)}, got {list(vectors.shape)}")
+    deviation = WORD_VECTOR_SCALE * math.sqrt(_CUT_VARIANCE) * encoder.config.initializer_range
+    is_known = vectors.any(dim=1)
+    with torch.no_grad():
+        table[is_known.to(table.device)] = (vectors[is_known] * deviation * width**0.5).to(table)
+
+
+def attend_to_neighbours(encoder: Encoder, *, seed: int, embedding_scale: float = 1.0) -> None:
+    """Start each head of the first layer so that a token reads the one at a fixed distance.
+
+    The distances are -1, 1, -2, 2, ...; -1, -2, ... in a causal encoder. Position embeddings become
+    sines and cosines that differ at every position. A head's queries and keys read the same of
+    them, rotated by its distance, so that its score there is about `_SHARPNESS` and elsewhere
+    about 0. Values and outputs are random rotations, scaled to the size of what they are added to.
+    All of it can be trained away. Token embeddings are `embedding_scale` times as large as random
+    ones. Raises ValueError for fixed positions, which are not trained, and for heads of odd width.
+    """
+    config = encoder.config
+    heads, width = config.num_attention_heads, config.hidden_size // config.num_attention_heads
+    if config.positions != "learned":
+        raise ValueError(f"attend_to_neighbours needs learned positions, got {config.positions!r}")
+    if width % 2:
+        raise ValueError(f"attend_to_neighbours needs heads of an even width, got {width}")
+    generator = torch.Generator().manual_seed(seed)
+    frequencies = _frequencies(heads, width // 2, generator)
+    amplitude = _AMPLITUDE * embedding_scale * config.initializer_range
+    sines = amplitude * _sines(config.max_position_embeddings, frequencies)
+    # The size of a sine once token, segment and position are summed and normalized.
+    drawn = _CUT_VARIANCE * config.initializer_range**2
+    spread = math.sqrt((embedding_scale**2 + 1) * drawn + amplitude**2 / 2)
+    scale = math.sqrt(_SHARPNESS * math.sqrt(width) / (width / 2)) * spread / amplitude
+    layer = encoder.layers[0]
+    assert isinstance(layer, EncoderLayer)
+    attention = layer.attention
+    with torch.no_grad():
+        encoder.embeddings.position.copy_(sines)
+        weight = attention.to_qkv.weight.view(3, heads, width, config.hidden_size)
+        for head, distance in zip(range(heads), _distances(causal=config.causal), strict=False):
+            block = slice(head * width, (head + 1) * width)
+            turn = _rotation(distance * frequencies[head * width // 2 : (head + 1) * width // 2])
+            weight[0, head, :, block] += (scale * turn).to(weight)
+            weight[1, head, :, block] += (scale * torch.eye(width)).to(weight)
+        for part in (attention.to_qkv.weight[2 * config.hidden_size :], attention.to_out.weight):
+            rotation = torch.empty(part.shape, dtype=torch.float32)
+            nn.init.orthogonal_(rotation, gain=_GAIN, generator=generator)
+            part.copy_(rotation)
+
+
+def predict_frequencies(head: VocabularyHead, counts: Tensor) -> None:
+    """Initialize the bias of `head` so that it predicts tokens at their frequencies.
+
+    `counts` [V] are those in the text; give 0 for tokens that are never predicted. One is added to
+    each. Raises ValueError for another number of counts, or a negative one.
+    """
+    if counts.shape != head.bias.shape or bool((counts < 0).any()):
+        raise ValueError(
+            f"counts must be {head.bias.numel()} numbers, none negative, got "
+            f"{list(counts.shape)} with a least of {counts.min()}"
+        )
+    shares = (counts.double() + 1) / (counts.double() + 1).sum()
+    with torch.no_grad():
+        # The softmax ignores a constant; smaller numbers lose less in bf16.
+        head.bias.copy_((shares.log() - shares.log().mean()).float())
+
+
+def _frequencies(heads: int, pairs: int, generator: torch.Generator) -> Tensor:
+    """[heads * pairs] radians a position between 0 and pi, those of each head spread evenly.
+
+    Each is drawn from its own interval: with evenly spaced ones some far distance would look like a
+    near one.
+    """
+    places = torch.arange(pairs) + torch.rand(heads, pairs, generator=generator)
+    return (math.pi / pairs * places).flatten()
+
+
+def _sines(num_positions: int, frequencies: Tensor) -> Tensor:
+    """[num_positions, D] the cosine and the sine of each frequency, side by side."""
+    angle = torch.arange(num_positions)[:, None] * frequencies
+    return torch.stack((angle.cos(), angle.sin()), dim=-1).flatten(1)
+
+
+def _rotation(angles: Tensor) -> Tensor:
+    """[K, K] what turns the pair (cos a, sin a) into that of a + angle, for K / 2 angles."""
+    cos, sin = angles.cos(), angles.sin()
+    pairs = torch.stack((torch.stack((cos, -sin), -1), torch.stack((sin, cos), -1)), -2)
+    return torch.block_diag(*pairs)
+
+
+def _distances(*, causal: bool) -> Iterator[int]:
+    distance = 0
+    while True:
+        distance += 1
+        yield -distance
+        if not causal:
+            yield distance

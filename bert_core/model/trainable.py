@@ -1,7 +1,7 @@
-"""The interface of every model: an encoder, a head, and losses as sums.
+"""The interface of every model: an encoder, a head, losses as sums; sequences as vectors.
 
-A model maps a `RaggedBatch` to logits when called. Dropout happens where a `dropout_key`
-is given.
+A model maps a `RaggedBatch` to logits when called. Dropout happens where a `dropout_key` is given.
+T = ragged tokens, B = sequences, D = hidden size.
 """
 
 from abc import abstractmethod
@@ -12,11 +12,11 @@ from typing import Any, ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from bert_core.backends.context import PackedWeights, computing
+from bert_core.backends.context import PackedWeights, Precision, compute_dtype, computing
 from bert_core.backends.dropout import DropoutKey
-from bert_core.backends.precision import Precision, compute_dtype
+from bert_core.batch import RaggedBatch
 from bert_core.config import EmbeddingConfig, EncoderConfig
-from bert_core.model.encoder import Encoder, cross_entropy_sum, num_correct
+from bert_core.model.encoder import Encoder, Pooler, cross_entropy_sum, num_correct
 
 PACKED_TOKENS = 1024  # for fewer, packing all matrices once costs more than it saves
 
@@ -150,3 +150,43 @@ def checked_labels(num_labels: int, labels: Sequence[str] | None) -> tuple[str, 
             f"labels must be {num_labels} different names, got {len(labels)}: {list(labels)}"
         )
     return tuple(labels)
+
+
+def mean_of_tokens(hidden: Tensor, tokens: RaggedBatch) -> Tensor:
+    """[T, D] -> [B, D] the mean of each sequence's tokens, [CLS] and [SEP] among them.
+
+    It is summed in float32 and has the type of `hidden`.
+    """
+    return tokens.reduced(hidden.float(), "mean").to(hidden.dtype)
+
+
+def pooled(
+    model: Model, tokens: RaggedBatch, pooling: str, dropout_key: DropoutKey | None = None
+) -> Tensor:
+    """[B, D] of the hidden states of `model`, as `EmbeddingConfig` says of `pooling`.
+
+    The mean counts [CLS] and [SEP]. Raises ValueError for a pooler that `model` has not.
+    """
+    if pooling in ("cls", "pooled"):
+        first = model.encoder(tokens, dropout_key, tokens.first_positions)
+        return first if pooling == "cls" else pooler_of(model)(first)
+    return pooled_tokens(model.encoder(tokens, dropout_key), tokens, pooling)
+
+
+def pooled_tokens(hidden: Tensor, tokens: RaggedBatch, pooling: str) -> Tensor:
+    """[T, D] -> [B, D] float32: `mean`, `max` or `mean_sqrt_len` of each sequence's tokens."""
+    if pooling == "mean_sqrt_len":
+        lengths = tokens.reduced(torch.ones_like(hidden[:, :1]).float(), "sum")
+        return tokens.reduced(hidden.float(), "sum") / lengths.sqrt()
+    return tokens.reduced(hidden.float(), "max" if pooling == "max" else "mean")
+
+
+def pooler_of(model: Model) -> Pooler:
+    """The pooler of `model`; raises ValueError if it has none."""
+    pooler: Pooler | None = getattr(model, "pooler", None)
+    if pooler is None:
+        raise ValueError(
+            f"pooled embeddings need a model with a pooler, and {model.head_name} has none; "
+            "take mean or cls"
+        )
+    return pooler

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bert_core.backends.context import ComputeWeight, computing
 from bert_core.backends.operations import backend_for
-from bert_core.tensor_files import listed
+from bert_core.files import listed
 
 _ALIGNMENT = 64  # elements; every parameter starts on a cache line in every number format
 

@@ -1,4 +1,4 @@
-"""Gradients are sent between ranks during the backward pass.
+"""The ranks of a step, and the gradients that they send each other during the backward pass.
 
 A bucket is a part of the arena. It is sent once every parameter in it has its whole gradient,
 whether autograd or the layer itself accumulated it: in both cases autograd calls a hook once in a
@@ -15,7 +15,23 @@ import torch.distributed as dist
 from torch import Tensor
 
 from bert_core.training.arena import ParameterArena
-from bert_core.training.ranks import num_ranks
+
+
+def num_ranks() -> int:
+    """How many processes take each step together; 1 without `torch.distributed`."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def this_rank() -> int:
+    """The number of this process among them, from 0."""
+    return dist.get_rank() if num_ranks() > 1 else 0
+
+
+def sum_over_ranks(values: Tensor) -> Tensor:
+    """Sum `values` over the ranks, in place. All of them call it."""
+    if num_ranks() > 1:
+        dist.all_reduce(values)
+    return values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
-from bert_core.training.optimizer import Kind, Optimizer, Segment, layer_of, parameter_groups
-from bert_core.training.optimizer_settings import OptimizationConfig, OptimizerName
+from bert_core.training.optimizer import (
+    Kind,
+    OptimizationConfig,
+    Optimizer,
+    OptimizerName,
+    Segment,
+    layer_of,
+    parameter_groups,
+)
 
 # Of Muon's iteration.
 _COEFFICIENTS = 3.4445, -4.7750, 2.0315

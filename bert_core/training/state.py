@@ -1,4 +1,4 @@
-"""Models and whole training runs on disk.
+"""Models and whole training runs on disk, and a model that starts from another one's encoder.
 
 A model is `model.safetensors` under our own names and `config.json`; a user-defined model adds its
 class, `task.py`, which runs when the model is loaded. A checkpoint adds `training_state.pt`, which
@@ -6,8 +6,8 @@ holds the optimizer and the position and loads without running code. A folder is
 temporary name and renamed, so that it is complete or absent.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from bert_core.config import EmbeddingConfig, EncoderConfig
-from bert_core.files import publish, read_json, write_json
-from bert_core.model.catalogue import MODELS, Model, described
+from bert_core.files import check_names, publish, read_json, read_tensors, write_json
+from bert_core.model.catalogue import MODELS, Model, SentenceEncoder, described
 from bert_core.model.rows import CODE_FILE, RowModel, row_model
-from bert_core.tensor_files import check_names, read_tensors
 from bert_core.training.optimizer import Optimizer, layer_of
 
 WEIGHTS_FILE = "model.safetensors"
@@ -222,3 +221,56 @@ def check_same_encoder(ours: EncoderConfig, theirs: Mapping[str, Any], source: P
             f"{source} holds another encoder, with {', '.join(different.values())}"
             + ("; resize_positions and resize_vocabulary change these" if resizable else "")
         )
+
+
+_HEADS = ("pooler.", "vocabulary_head.", "next_sentence_head.")  # taken where both have one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Initialization:
+    """Which tensors of a model came from elsewhere and which did not."""
+
+    loaded: tuple[str, ...]
+    new: tuple[str, ...]  # of the model, left as they were
+    unused: tuple[str, ...]  # of the source
+
+
+def load_encoder_into(model: Model, source: Model | Path | str) -> Initialization:
+    """Start `model` from the encoder of another model, and from its heads that both have.
+
+    These are the pooler and the two of pretraining; a task's own head keeps its random weights. A
+    model with an `embedding` takes that of the source, if it has one.
+
+    `source` is a model, such as `import_model` returns, or the folder of a saved one; its tensors
+    are copied to the device of `model`. Returns which tensors were loaded and which still have
+    random weights. Raises ValueError if a folder holds no model, and for an encoder of another
+    build; `resize_positions` and `resize_vocabulary` change its size.
+    """
+    if isinstance(source, Model):
+        tensors, config = source.state_dict(), source.config.to_dict()
+        name, embedding = f"the {source.head_name} model", source.embedding
+    else:
+        saved = read_config(source)
+        tensors, config, name = read_weights(source), saved["encoder"], str(source)
+        values = saved.get("embedding")
+        embedding = None if values is None else EmbeddingConfig.from_dict(values)
+    check_same_encoder(model.config, config, name)
+    own = model.state_dict()
+    shared = ("encoder.", *(head for head in _HEADS if _has(own, head) and _has(tensors, head)))
+    wanted = {tensor for tensor in own if tensor.startswith(shared)}
+    offered = {name: tensor for name, tensor in tensors.items() if name.startswith(shared)}
+    check_names(offered, wanted, name)
+    model.load_state_dict({**own, **offered})
+    if model.embedding is not None and embedding is not None:
+        # A model of cosines has vectors of length 1, whatever it began with.
+        is_unit = embedding.normalize or isinstance(model, SentenceEncoder)
+        model.embedding = replace(embedding, normalize=is_unit)
+    return Initialization(
+        loaded=tuple(sorted(wanted)),
+        new=tuple(sorted(set(own) - wanted)),
+        unused=tuple(sorted(set(tensors) - wanted)),
+    )
+
+
+def _has(tensors: Iterable[str], head: str) -> bool:
+    return any(name.startswith(head) for name in tensors)

@@ -16,8 +16,8 @@ from torch.nn.utils import get_total_norm
 from bert_core.backends.dropout import DropoutKey
 from bert_core.batch import Batch
 from bert_core.model.trainable import TrainableModel
+from bert_core.training.exchange import sum_over_ranks
 from bert_core.training.optimizer import Optimizer
-from bert_core.training.ranks import sum_over_ranks
 
 _NORM_ELEMENTS = 1 << 20
 

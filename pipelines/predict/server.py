@@ -20,8 +20,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from bert_core.backends.memory import keep_freed_memory
-from bert_core.backends.precision import Precision
+from bert_core.backends.context import Precision, keep_freed_memory
 from bert_core.inference.tables import Question, answer_table, check_table
 from pipelines.errors import UserError
 from pipelines.io.tables import without_lone_surrogates

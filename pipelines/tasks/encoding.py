@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from bert_core.batch import Batch, LabelledBatch
+from bert_core.batch import Batch, LabelledBatch, RaggedBatch
 from bert_core.inference.texts import BATCH_TOKENS, EncodedTexts, Text, encode_texts
 from bert_core.inference.windows import (
     TextWindows,
@@ -18,7 +18,6 @@ from bert_core.inference.windows import (
     text_windows,
 )
 from bert_core.model.catalogue import Model, MultiLabelClassifier, SequenceClassifier
-from bert_core.ragged import RaggedBatch
 from bert_core.randomness import Permutation
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.errors import UserError

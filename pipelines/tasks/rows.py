@@ -16,11 +16,10 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from bert_core.batch import RowBatch
+from bert_core.batch import RaggedBatch, RowBatch
 from bert_core.inference.tables import EncodedRows, answers_of, encode_rows
 from bert_core.model.catalogue import MODELS, Model
 from bert_core.model.rows import CODE_FILE, RowModel, row_model
-from bert_core.ragged import RaggedBatch
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.errors import UserError
 from pipelines.io.files import open_binary

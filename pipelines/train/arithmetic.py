@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import torch
 
-from bert_core.backends.precision import Precision, compute_dtype
+from bert_core.backends.context import Precision, compute_dtype
 from pipelines.cluster import answer_of, ask_node, connect, nodes
 from pipelines.errors import UserError
 from pipelines.settings import RuntimeSettings

@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from bert_core.model.catalogue import TrainableModel
 from bert_core.training.optimization import state_size
-from bert_core.training.optimizer_settings import OptimizationConfig
+from bert_core.training.optimizer import OptimizationConfig
 from pipelines.errors import UserError, first_line
 from pipelines.store.access import nearest_existing
 

@@ -15,8 +15,8 @@ import torch
 from bert_core.model.catalogue import TrainableModel
 from bert_core.model.rows import CODE_FILE
 from bert_core.tokenizer_files import SAVED_FILES
+from bert_core.training.exchange import this_rank
 from bert_core.training.optimizer import Optimizer
-from bert_core.training.ranks import this_rank
 from bert_core.training.state import (
     CONFIG_FILE,
     WEIGHTS_FILE,

@@ -11,16 +11,15 @@ import ray.train.torch
 import torch
 from ray.actor import ActorHandle
 
-from bert_core.backends.matrix_rate import measured_matrix_rate
-from bert_core.backends.memory import return_freed_memory
-from bert_core.backends.precision import compute_dtype
+from bert_core.backends.context import compute_dtype, return_freed_memory
 from bert_core.model.preparation import checkpoint_activations
 from bert_core.training.guard import RECORD, GuardConfig, SkippedStepsError
 from bert_core.training.loop import SETTLING_BATCHES, train
 from bert_core.training.optimization import build_optimizer
-from bert_core.training.optimizer_settings import OptimizationConfig
+from bert_core.training.optimizer import OptimizationConfig
 from bert_core.training.state import Position
 from bert_core.training.step import StepReport
+from bert_core.training.step_operations import measured_matrix_rate
 from pipelines.errors import UserError
 from pipelines.train.checkpoints import CheckpointFolder, Checkpoints
 from pipelines.train.job import Timing, Training, TrainingJob

@@ -3,9 +3,8 @@
 import numpy as np
 import torch
 
-from bert_core.batch import PretrainingBatch
+from bert_core.batch import PretrainingBatch, RaggedBatch
 from bert_core.config import EncoderConfig
-from bert_core.ragged import RaggedBatch
 
 LENGTHS = (3, 17, 64, 5, 64, 29)
 

@@ -4,7 +4,7 @@ import torch
 
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.optimization import build_optimizer
-from bert_core.training.optimizer_settings import OptimizationConfig
+from bert_core.training.optimizer import OptimizationConfig
 from tests.bert_core.batches import small_config
 
 NUM_STEPS, RATE, DECAY = 50, 5e-3, 0.1

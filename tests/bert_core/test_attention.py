@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from bert_core.backends.cpu.grouped_attention import _LONGEST_SAVED
-from bert_core.backends.cpu.layout import lay_out
+from bert_core.backends.cpu.attention import _LONGEST_SAVED, lay_out
 from bert_core.backends.dropout import DropoutKey, attention_dropout
 from bert_core.backends.operations import backend_for, use_backend
-from bert_core.model.layers import attention_probabilities
+from bert_core.model.encoder import attention_probabilities
 from tests.bert_core.batches import ragged_batch
 
 HEADS, WIDTH = 3, 8

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bert_core.training.evaluation import evaluate
+from bert_core.training.loop import evaluate
 from tests.bert_core.batches import pretraining_batch
 from tests.bert_core.test_loop import new_run
 

@@ -15,7 +15,7 @@ from bert_core.backends.dropout import DropoutKey
 from bert_core.backends.operations import backend_for, use_backend
 from bert_core.model.catalogue import build_model
 from bert_core.training.optimization import AdamW
-from bert_core.training.optimizer_settings import OptimizationConfig
+from bert_core.training.optimizer import OptimizationConfig
 from tests.bert_core.batches import pretraining_batch, small_config
 from tests.bert_core.test_precision import batch_for
 

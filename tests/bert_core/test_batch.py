@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from bert_core.batch import IGNORED_LABEL, LabelledBatch, next_token_labels
+from bert_core.batch import IGNORED_LABEL, LabelledBatch, RaggedBatch, next_token_labels
 from bert_core.model.catalogue import (
     EncoderModel,
     LanguageModel,
@@ -13,7 +13,6 @@ from bert_core.model.catalogue import (
     SequenceClassifier,
     build_model,
 )
-from bert_core.ragged import RaggedBatch
 from tests.bert_core.batches import pretraining_batch, ragged_batch, small_config
 
 

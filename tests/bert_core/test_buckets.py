@@ -4,7 +4,7 @@ from itertools import pairwise
 
 from bert_core.training.exchange import buckets
 from bert_core.training.optimization import AdamW
-from bert_core.training.optimizer_settings import OptimizationConfig
+from bert_core.training.optimizer import OptimizationConfig
 from tests.bert_core.optimizer_runs import new_model
 
 

@@ -7,10 +7,9 @@ import torch.nn.functional as F
 
 from bert_core.batch import IGNORED_LABEL, LabelledBatch
 from bert_core.model.catalogue import MODELS, SequenceRegressor, SpanPredictor, build_model
-from bert_core.training.evaluation import evaluate
-from bert_core.training.loop import train
+from bert_core.training.loop import evaluate, train
 from bert_core.training.optimization import AdamW
-from bert_core.training.optimizer_settings import OptimizationConfig
+from bert_core.training.optimizer import OptimizationConfig
 from bert_core.training.state import load_model, save_model
 from tests.bert_core.batches import LENGTHS, ragged_batch, small_config
 

@@ -7,20 +7,20 @@ import sys
 import pytest
 import torch
 
-from bert_core.backends.cpu.layout import bucket_size
-from bert_core.backends.precision import compute_dtype
+from bert_core.backends.context import compute_dtype
+from bert_core.backends.cpu.attention import bucket_size
 
 STEPS = 16
 PROGRAM = f"""
 import numpy as np
 import torch
 from bert_core.batch import PretrainingBatch
-from bert_core.ragged import RaggedBatch
+from bert_core.batch import RaggedBatch
 from bert_core.config import EncoderConfig
 from bert_core.training.loop import train
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.optimization import AdamW
-from bert_core.training.optimizer_settings import OptimizationConfig
+from bert_core.training.optimizer import OptimizationConfig
 
 def batch(step):
     random = np.random.default_rng(step)

@@ -13,7 +13,7 @@ from bert_core.model.catalogue import PretrainingModel, SequenceClassifier
 from bert_core.model.preparation import freeze
 from bert_core.training.loop import train
 from bert_core.training.optimization import AdamW
-from bert_core.training.optimizer_settings import OptimizationConfig
+from bert_core.training.optimizer import OptimizationConfig
 from bert_core.training.state import Position, load_checkpoint, save_checkpoint
 from bert_core.training.step import optimizer_step
 from tests.bert_core.batches import pretraining_batch, ragged_batch, small_config

@@ -15,7 +15,7 @@ from bert_core.model.catalogue import PretrainingModel, SequenceClassifier
 from bert_core.model.preparation import checkpoint_activations, freeze
 from bert_core.training.exchange import GradientExchange
 from bert_core.training.optimization import AdamW
-from bert_core.training.optimizer_settings import OptimizationConfig
+from bert_core.training.optimizer import OptimizationConfig
 from tests.bert_core.batches import pretraining_batch, ragged_batch, small_config
 from tests.bert_core.ranks import run_ranks
 

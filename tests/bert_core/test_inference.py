@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from bert_core.batch import RaggedBatch
 from bert_core.inference import (
     answer,
     assign_labels,
@@ -26,7 +27,6 @@ from bert_core.inference import (
 )
 from bert_core.inference.windows import text_windows
 from bert_core.model.catalogue import build_model
-from bert_core.ragged import RaggedBatch
 from bert_core.vocabulary import SPECIAL_TOKENS, WordPieceTokenizer
 from tests.bert_core.batches import small_config
 

@@ -3,13 +3,11 @@
 import pytest
 import torch
 
-from bert_core.batch import PretrainingBatch
+from bert_core.batch import PretrainingBatch, RaggedBatch
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import PretrainingModel
-from bert_core.model.encoder import Encoder
-from bert_core.model.initialization import attend_to_neighbours, predict_frequencies
-from bert_core.model.layers import attention_probabilities
-from bert_core.ragged import RaggedBatch
+from bert_core.model.encoder import Encoder, attention_probabilities
+from bert_core.model.preparation import attend_to_neighbours, predict_frequencies
 
 LENGTH = 100
 

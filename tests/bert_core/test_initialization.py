@@ -6,8 +6,7 @@ import torch
 from bert_core.config import EmbeddingConfig
 from bert_core.model.catalogue import EncoderModel, SequenceClassifier, build_model
 from bert_core.model.preparation import resize_positions, resize_vocabulary
-from bert_core.training.initialization import load_encoder_into
-from bert_core.training.state import load_model, save_model
+from bert_core.training.state import load_encoder_into, load_model, save_model
 from tests.bert_core.batches import pretraining_batch, ragged_batch, small_config
 from tests.bert_core.test_hugging_face import assert_same_model, new_model
 from tests.bert_core.test_loop import new_run

@@ -11,7 +11,7 @@ from bert_core.training import loop
 from bert_core.training.guard import GuardConfig, SkippedStep, SkippedStepsError
 from bert_core.training.loop import train
 from bert_core.training.optimization import AdamW
-from bert_core.training.optimizer_settings import OptimizationConfig
+from bert_core.training.optimizer import OptimizationConfig
 from bert_core.training.state import Position, load_checkpoint, save_checkpoint
 from tests.bert_core.batches import pretraining_batch, small_config
 from tests.bert_core.ranks import run_ranks

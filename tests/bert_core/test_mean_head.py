@@ -6,16 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from bert_core.batch import LabelledBatch
+from bert_core.batch import LabelledBatch, RaggedBatch
 from bert_core.hugging_face import export_model, import_model, reads_mean
 from bert_core.inference import classify
 from bert_core.inference.texts import encode_texts
 from bert_core.model.catalogue import build_model
-from bert_core.ragged import RaggedBatch
-from bert_core.training.evaluation import evaluate
-from bert_core.training.loop import train
+from bert_core.training.loop import evaluate, train
 from bert_core.training.optimization import AdamW
-from bert_core.training.optimizer_settings import OptimizationConfig
+from bert_core.training.optimizer import OptimizationConfig
 from bert_core.training.state import load_model, save_model
 from bert_core.training.step_operations import batch_operations
 from bert_core.vocabulary import SPECIAL_TOKENS, WordPieceTokenizer

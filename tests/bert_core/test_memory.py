@@ -15,7 +15,7 @@ import resource
 import sys
 import threading
 import torch
-from bert_core.backends.memory import keep_freed_memory, return_freed_memory
+from bert_core.backends.context import keep_freed_memory, return_freed_memory
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

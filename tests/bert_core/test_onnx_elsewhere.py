@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 import torch
 
+from bert_core.batch import RaggedBatch
 from bert_core.config import EmbeddingConfig
 from bert_core.model.catalogue import build_model
 from bert_core.onnx import outputs_of, write_onnx_folder
-from bert_core.ragged import RaggedBatch
 from bert_core.vocabulary import SPECIAL_TOKENS, Normalization, WordPieceTokenizer
 from tests.bert_core.batches import small_config
 

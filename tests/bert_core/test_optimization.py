@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from bert_core.training.optimization import AdamW
-from bert_core.training.optimizer_settings import OptimizationConfig
+from bert_core.training.optimizer import OptimizationConfig
 from tests.bert_core.test_loop import new_run
 
 

@@ -6,7 +6,7 @@ import torch
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.loop import train
 from bert_core.training.optimization import OPTIMIZERS, build_optimizer
-from bert_core.training.optimizer_settings import OptimizationConfig
+from bert_core.training.optimizer import OptimizationConfig
 from bert_core.training.state import Position, load_checkpoint, save_checkpoint
 from tests.bert_core.batches import pretraining_batch, small_config
 from tests.bert_core.optimizer_references import (

@@ -9,12 +9,12 @@ import torch
 
 import bert_core as bc
 from bert_core.backends.context import computing, current_context
-from bert_core.backends.cpu import layer_kernels, look_up
-from bert_core.backends.cpu.layer_kernels import _PACKS
+from bert_core.backends.cpu import layers, look_up
+from bert_core.backends.cpu.layers import _PACKS
+from bert_core.batch import RaggedBatch
 from bert_core.model.trainable import PACKED_TOKENS
-from bert_core.ragged import RaggedBatch
 from bert_core.training.optimization import AdamW
-from bert_core.training.optimizer_settings import OptimizationConfig
+from bert_core.training.optimizer import OptimizationConfig
 from tests.bert_core.test_asking import QUESTIONS, model_for
 from tests.bert_core.test_inference import TEXTS, new_model
 from tests.bert_core.test_inference import tokenizer as tokenizer
@@ -94,7 +94,7 @@ def test_no_autograd_function_is_applied_where_gradients_are_off(tokenizer, monk
     def refuse(*_):
         raise AssertionError("autograd")
 
-    for function in (layer_kernels._AddNorm, layer_kernels._Linear, layer_kernels._LookUp):
+    for function in (layers._AddNorm, layers._Linear, layers._LookUp):
         monkeypatch.setattr(function, "apply", refuse)
     np.testing.assert_array_equal(vectors(model, tokenizer), expected)
     with pytest.raises(AssertionError, match="autograd"):

@@ -6,7 +6,7 @@ import torch
 from bert_core.model.catalogue import SequenceClassifier
 from bert_core.model.preparation import freeze
 from bert_core.training.optimization import LAMB, OPTIMIZERS, AdamW, Muon, build_optimizer
-from bert_core.training.optimizer_settings import OptimizationConfig
+from bert_core.training.optimizer import OptimizationConfig
 from tests.bert_core.batches import small_config
 from tests.bert_core.optimizer_runs import DECAY, new_model, new_run
 

@@ -4,14 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from bert_core.batch import LabelledBatch, next_token_labels
+from bert_core.batch import LabelledBatch, RaggedBatch, next_token_labels
 from bert_core.config import EncoderConfig
 from bert_core.inference import complete
 from bert_core.model.catalogue import LanguageModel
-from bert_core.ragged import RaggedBatch
 from bert_core.training.loop import train
 from bert_core.training.optimization import AdamW
-from bert_core.training.optimizer_settings import OptimizationConfig
+from bert_core.training.optimizer import OptimizationConfig
 
 CHINESE = " ".join("床前明月光疑是地上霜举头望明月低头思故乡")
 ENGLISH = (

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from bert_core.model.catalogue import build_model
 from bert_core.training import state
 from bert_core.training.optimization import AdamW
-from bert_core.training.optimizer_settings import OptimizationConfig
+from bert_core.training.optimizer import OptimizationConfig
 from bert_core.training.state import (
     Position,
     load_checkpoint,

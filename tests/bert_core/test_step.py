@@ -7,14 +7,13 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from bert_core.backends.precision import compute_dtype
-from bert_core.batch import PretrainingBatch
+from bert_core.backends.context import compute_dtype
+from bert_core.batch import PretrainingBatch, RaggedBatch
 from bert_core.model.catalogue import PretrainingModel
-from bert_core.ragged import RaggedBatch
 from bert_core.training import evaluation
-from bert_core.training.evaluation import evaluate
+from bert_core.training.loop import evaluate
 from bert_core.training.optimization import AdamW
-from bert_core.training.optimizer_settings import OptimizationConfig
+from bert_core.training.optimizer import OptimizationConfig
 from bert_core.training.step import gradient_norm, optimizer_step
 from tests.bert_core.batches import pretraining_batch, small_config
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bert_core.training.optimization import AdamW
-from bert_core.training.optimizer_settings import OptimizationConfig
+from bert_core.training.optimizer import OptimizationConfig
 from bert_core.training.step import optimizer_step
 from tests.bert_core.batches import pretraining_batch
 from tests.bert_core.ranks import run_ranks

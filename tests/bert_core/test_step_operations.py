@@ -5,12 +5,11 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from bert_core.backends.matrix_rate import measured_matrix_rate
 from bert_core.backends.operations import use_backend
 from bert_core.batch import LabelledBatch, next_token_labels
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import build_model
-from bert_core.training.step_operations import batch_operations
+from bert_core.training.step_operations import batch_operations, measured_matrix_rate
 from tests.bert_core.batches import pretraining_batch, ragged_batch
 
 VOCABULARY = 8_000

@@ -5,11 +5,11 @@ import torch
 
 from bert_core.backends.dropout import DropoutKey, Site, dropout_mask
 from bert_core.batch import LabelledBatch
-from bert_core.model.sentence_encoder import SCALE, SentenceEncoder
+from bert_core.model.task_models import SCALE, SentenceEncoder
 from bert_core.model.trainable import Sum
 from bert_core.training.loop import train
 from bert_core.training.optimization import AdamW
-from bert_core.training.optimizer_settings import OptimizationConfig
+from bert_core.training.optimizer import OptimizationConfig
 from tests.bert_core.batches import LENGTHS, ragged_batch, small_config
 
 NUM_TEXTS = len(LENGTHS)

@@ -6,7 +6,7 @@ import torch
 
 from bert_core.config import encoder_config
 from bert_core.model.encoder import Encoder
-from bert_core.model.initialization import WORD_VECTOR_SCALE, begin_as_word_vectors
+from bert_core.model.preparation import WORD_VECTOR_SCALE, begin_as_word_vectors
 from bert_core.word_vectors import Cooccurrences, word_vectors
 
 WEIGHTS = {1: 60, 2: 30, 3: 20, 4: 15, 5: 12}

@@ -42,15 +42,15 @@ PRIVATE = {
     "torch._foreach_mul_": "LAMB: bert_core/training/optimization.py",
     "torch._foreach_norm": "LAMB: bert_core/training/optimization.py",
     "torch._foreach_sub_": "Muon: bert_core/training/optimization.py",
-    "torch.cpu._is_amx_tile_supported": "bf16 on a CPU: bert_core/backends/precision.py",
-    "torch.cpu._is_avx512_bf16_supported": "bf16 on a CPU: bert_core/backends/precision.py",
+    "torch.cpu._is_amx_tile_supported": "bf16 on a CPU: bert_core/backends/context.py",
+    "torch.cpu._is_avx512_bf16_supported": "bf16 on a CPU: bert_core/backends/context.py",
     "torch.ops.aten._softmax_backward_data": (
-        "attention on CPUs: bert_core/backends/cpu/grouped_attention.py"
+        "attention on CPUs: bert_core/backends/cpu/attention.py"
     ),
-    "torch.Tensor._version": "packed weights: bert_core/backends/cpu/layer_kernels.py",
-    "torch.ops.mkldnn._is_mkldnn_bf16_supported": "bert_core/backends/cpu/layer_kernels.py",
-    "torch.ops.mkldnn._linear_pointwise": "bert_core/backends/cpu/layer_kernels.py",
-    "torch.ops.mkldnn._reorder_linear_weight": "bert_core/backends/cpu/layer_kernels.py",
+    "torch.Tensor._version": "packed weights: bert_core/backends/cpu/layers.py",
+    "torch.ops.mkldnn._is_mkldnn_bf16_supported": "bert_core/backends/cpu/layers.py",
+    "torch.ops.mkldnn._linear_pointwise": "bert_core/backends/cpu/layers.py",
+    "torch.ops.mkldnn._reorder_linear_weight": "bert_core/backends/cpu/layers.py",
 }
 _OF_NAMED_TUPLES = {"_asdict", "_fields", "_replace"}  # their public names
 # Without an underscore, and yet in no documentation of MLflow's.

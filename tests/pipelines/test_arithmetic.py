@@ -7,7 +7,7 @@ import pytest
 import ray
 import torch
 
-from bert_core.backends.precision import compute_dtype
+from bert_core.backends.context import compute_dtype
 from pipelines.cluster import local_cpus
 from pipelines.errors import UserError
 from pipelines.settings import RuntimeSettings

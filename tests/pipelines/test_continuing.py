@@ -13,8 +13,7 @@ from bert_core.config import encoder_config
 from bert_core.hugging_face import export_model
 from bert_core.model.catalogue import PretrainingModel, build_model
 from bert_core.model.preparation import resize_vocabulary
-from bert_core.training.initialization import load_encoder_into
-from bert_core.training.state import load_model, save_model
+from bert_core.training.state import load_encoder_into, load_model, save_model
 from pipelines.errors import UserError
 from pipelines.settings import RuntimeSettings
 from pipelines.stages.examples.settings import ExampleSettings

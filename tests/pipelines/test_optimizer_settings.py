@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from bert_core.training.optimizer_settings import OptimizationConfig
+from bert_core.training.optimizer import OptimizationConfig
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.train.settings import TrainingSettings
 from pipelines.train.worker import optimization

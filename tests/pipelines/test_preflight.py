@@ -9,7 +9,7 @@ import torch
 
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import PretrainingModel
-from bert_core.training.optimizer_settings import OptimizationConfig
+from bert_core.training.optimizer import OptimizationConfig
 from pipelines.errors import UserError
 from pipelines.store import Artifact
 from pipelines.train import preflight

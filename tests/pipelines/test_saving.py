@@ -16,7 +16,7 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.optimization import build_optimizer
-from bert_core.training.optimizer_settings import OptimizationConfig
+from bert_core.training.optimizer import OptimizationConfig
 from bert_core.training.state import Position
 from pipelines.errors import UserError
 from pipelines.train import saving

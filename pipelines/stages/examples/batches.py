@@ -21,9 +21,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bert_core.batch import Batch, LabelledBatch, PretrainingBatch, next_token_labels
+from bert_core.batch import Batch, LabelledBatch, PretrainingBatch, RaggedBatch, next_token_labels
 from bert_core.masking import MaskableVocabulary, MaskingConfig, mask_tokens
-from bert_core.ragged import RaggedBatch
 from bert_core.randomness import Bits, Permutation, random_bits
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.errors import UserError

@@ -9,7 +9,7 @@ from bert_core.batch import Batch
 from bert_core.config import EncoderConfig, size_of
 from bert_core.model.catalogue import TrainableModel, count_parameters
 from bert_core.model.rows import CODE_FILE
-from bert_core.training.initialization import load_encoder_into
+from bert_core.training.state import load_encoder_into
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.errors import UserError
 from pipelines.stage import StageContext

@@ -10,15 +10,15 @@ from torch import Tensor
 
 from bert_core.config import SIZES, encoder_config
 from bert_core.model.catalogue import LanguageModel, PretrainingModel
-from bert_core.model.initialization import (
+from bert_core.model.preparation import (
     WORD_VECTOR_SCALE,
     attend_to_neighbours,
     begin_as_word_vectors,
     predict_frequencies,
+    resize_positions,
+    resize_vocabulary,
 )
-from bert_core.model.preparation import resize_positions, resize_vocabulary
-from bert_core.training.initialization import load_encoder_into
-from bert_core.training.state import load_model, read_config
+from bert_core.training.state import load_encoder_into, load_model, read_config
 from bert_core.vocabulary import WordPieceTokenizer
 from bert_core.word_vectors import Cooccurrences, word_vectors
 from pipelines.errors import UserError

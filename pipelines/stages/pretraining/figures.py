@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from bert_core.batch import IGNORED_LABEL, Batch, LabelledBatch, PretrainingBatch
-from bert_core.model.language_models import LanguageModel, PretrainingModel
+from bert_core.model.catalogue import LanguageModel, PretrainingModel
 from bert_core.model.trainable import Sums
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.stages.examples.batches import (

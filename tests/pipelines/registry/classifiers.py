@@ -12,7 +12,7 @@ from bert_core.config import EncoderConfig
 from bert_core.model.catalogue import SequenceClassifier
 from bert_core.training.loop import train
 from bert_core.training.optimization import AdamW
-from bert_core.training.optimizer_settings import OptimizationConfig
+from bert_core.training.optimizer import OptimizationConfig
 from bert_core.training.state import save_model
 from pipelines.recipes.recipe import RegistrationSettings
 from pipelines.registry.compare import Comparison, compare_versions

@@ -12,7 +12,7 @@ from bert_core.config import encoder_config
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.loop import train
 from bert_core.training.optimization import AdamW
-from bert_core.training.optimizer_settings import OptimizationConfig
+from bert_core.training.optimizer import OptimizationConfig
 from bert_core.training.state import save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.registry.find import DIGEST_TAG

@@ -13,7 +13,7 @@ import torch
 from bert_core.config import EncoderConfig
 from bert_core.inference.tables import answer_table, question_of_class
 from bert_core.model.catalogue import MODELS, build_model
-from bert_core.model.sentence_encoder import SentenceEncoder
+from bert_core.model.task_models import SentenceEncoder
 from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from flows.cli.app import DONE, MISTAKE, run

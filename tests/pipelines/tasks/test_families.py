@@ -8,7 +8,7 @@ import torch
 
 from bert_core.training.loop import train
 from bert_core.training.optimization import AdamW
-from bert_core.training.optimizer_settings import OptimizationConfig
+from bert_core.training.optimizer import OptimizationConfig
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.tasks import Reading, encoding, families_of, family, family_names
 from pipelines.tasks.encoding import batches, shuffled

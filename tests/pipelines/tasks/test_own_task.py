@@ -14,7 +14,7 @@ from bert_core.inference.tables import answer_table
 from bert_core.model.rows import CODE_FILE, RowModel, row_model
 from bert_core.training.loop import train
 from bert_core.training.optimization import AdamW
-from bert_core.training.optimizer_settings import OptimizationConfig
+from bert_core.training.optimizer import OptimizationConfig
 from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.errors import UserError

@@ -14,12 +14,11 @@ from bert_core.hugging_face import export_model, import_model
 from bert_core.inference.embedding import embed
 from bert_core.inference.tables import answer_table
 from bert_core.model.catalogue import EncoderModel
-from bert_core.model.sentence_encoder import SCALE, SentenceEncoder
-from bert_core.training.initialization import load_encoder_into
+from bert_core.model.task_models import SCALE, SentenceEncoder
 from bert_core.training.loop import train
 from bert_core.training.optimization import AdamW
-from bert_core.training.optimizer_settings import OptimizationConfig
-from bert_core.training.state import load_model, save_model
+from bert_core.training.optimizer import OptimizationConfig
+from bert_core.training.state import load_encoder_into, load_model, save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.errors import UserError
 from pipelines.stage import StageContext
