@@ -71,11 +71,21 @@ class AddedToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Normalization:
-    """What happens to a text before it is cut into tokens."""
+    """What happens to a text before it is cut into tokens.
+
+    With `compose` a letter and its marks become one character where Unicode has one (form NFC), so
+    that both spellings of a word are the same word. Published BERTs do not compose.
+    """
 
     lowercase: bool = True
     strip_accents: bool | None = None  # None: as published, together with lowercase
     split_chinese_characters: bool = True
+    compose: bool = False
+
+    @property
+    def strips_accents(self) -> bool:
+        """Whether accents and all other combining marks are removed."""
+        return self.lowercase if self.strip_accents is None else self.strip_accents
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,18 +118,21 @@ def read_tokenizer(folder: Path, lowercase: bool | None = None) -> TokenizerFile
                 "not the model's"
             )
         added = _added_tokens(whole, tokens, path)
-        rules, names = _normalizer(whole, path), ("strip_accents", "handle_chinese_chars")
+        rules, compose = _normalizer(whole, path)
+        names = ("strip_accents", "handle_chinese_chars")
         cases[_WHOLE] = entry(rules, "lowercase", bool, path)
     else:
         _check_nothing_is_added(folder, settings)
         tokens, added = read_tokens(folder / VOCABULARY_FILE), ()
-        rules, names = settings, ("strip_accents", "tokenize_chinese_chars")
+        rules, compose = settings, False
+        names = ("strip_accents", "tokenize_chinese_chars")
         path = folder / _SETTINGS
     accents, chinese = (entry(rules, name, bool, path) for name in names)
     normalization = Normalization(
         lowercase=_case(folder, cases, lowercase),
         strip_accents=accents,
         split_chinese_characters=chinese is not False,
+        compose=compose,
     )
     return TokenizerFiles(tokens, added, normalization)
 
@@ -205,13 +218,19 @@ def _checked_tokens(whole: dict[str, Any], path: Path) -> tuple[str, ...]:
     return tuple(tokens[index] for index in range(len(tokens)))
 
 
-def _normalizer(whole: dict[str, Any], path: Path) -> dict[str, Any]:
+def _normalizer(whole: dict[str, Any], path: Path) -> tuple[dict[str, Any], bool]:
+    """BERT's rules, and whether a text is brought into NFC before them."""
     rules = entry(whole, "normalizer", dict, path) or {}
+    steps = rules.get("normalizers") if rules.get("type") == "Sequence" else None
+    compose = isinstance(steps, list) and len(steps) == 2 and steps[0] == {"type": "NFC"}
+    if compose and isinstance(steps, list) and isinstance(steps[1], dict):
+        rules = steps[1]
     if rules.get("type") != "BertNormalizer" or rules.get("clean_text", True) is not True:
         raise ValueError(
-            f"{path} must normalize by BertNormalizer with clean_text, got {rules.get('type')}"
+            f"{path} must normalize by BertNormalizer with clean_text, alone or after NFC, got "
+            f"{rules.get('type')}"
         )
-    return rules
+    return rules, compose
 
 
 def _check_template(processor: dict[str, Any] | None, path: Path) -> None:

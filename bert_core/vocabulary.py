@@ -15,7 +15,8 @@ import tokenizers
 from tokenizers import Tokenizer
 from tokenizers.decoders import WordPiece as WordPieceDecoder
 from tokenizers.models import WordPiece
-from tokenizers.normalizers import BertNormalizer
+from tokenizers.normalizers import NFC, BertNormalizer, Normalizer
+from tokenizers.normalizers import Sequence as NormalizerSequence
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 
@@ -177,14 +178,19 @@ class WordPieceTokenizer:
 
     def files(self, *, max_tokens: int = 512) -> dict[str, str]:
         """The files that `save` writes, by name; equal tokenizers give equal texts."""
+        # transformers builds a BertTokenizer's rules anew, without NFC; the other class reads all
+        # rules from tokenizer.json.
+        by_file = self.normalization.compose
         settings: dict[str, Any] = {
-            "tokenizer_class": "BertTokenizer",
+            "tokenizer_class": "PreTrainedTokenizerFast" if by_file else "BertTokenizer",
             "do_lower_case": self.normalization.lowercase,
             "strip_accents": self.normalization.strip_accents,
             "tokenize_chinese_chars": self.normalization.split_chinese_characters,
             "model_max_length": max_tokens,
             **SPECIAL_ROLES,
         }
+        if by_file:
+            settings["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
         whole = self._tokenizer.to_str(pretty=True)
         if self.added_tokens:
             whole = self._with_true_flags(whole, settings)
@@ -254,11 +260,12 @@ def _build_tokenizer(
     return tokenizer
 
 
-def build_normalizer(normalization: Normalization) -> BertNormalizer:
-    """BERT's clean-up, Chinese spacing, accents and case, as the settings say."""
-    return BertNormalizer(
+def build_normalizer(normalization: Normalization) -> Normalizer:
+    """BERT's clean-up, Chinese spacing, accents and case, as the settings say, after NFC if so."""
+    rules = BertNormalizer(
         clean_text=True,
         handle_chinese_chars=normalization.split_chinese_characters,
         strip_accents=normalization.strip_accents,
         lowercase=normalization.lowercase,
     )
+    return NormalizerSequence([NFC(), rules]) if normalization.compose else rules

@@ -15,7 +15,10 @@ _C1_CONTROLS: Final = re.compile("[\x80-\x84\x86-\x9f]")
 _LINE_SEPARATORS: Final = re.compile("[\x85\u2028\u2029]")
 _OTHER_SPACE: Final = re.compile(r"[^\S\n ]")
 _PARAGRAPH_SEPARATOR: Final = "\u2029"  # where it is, blingfire always ends a sentence
-_DANDA: Final = re.compile(r"([।॥।۔]) +")
+# What ends a sentence in scripts that blingfire does not know: Unicode's Sentence_Break=STerm, and
+# the strokes of Tibetan.
+SENTENCE_TERMINATORS: Final = "։۔।॥။።፧፨។៕᠃᠉᱾᱿꯫꘎꘏꛳꛷꣎꣏།༎"
+_SENTENCE_END: Final = re.compile(rf"([{SENTENCE_TERMINATORS}][\"'”’»)\]]*) +")
 # '"Really?" he asked.' is one sentence.
 _QUOTE_GOES_ON: Final = re.compile("([?!…][\"'”’»])\n(?=[a-z])")
 # blingfire ends a Chinese or Japanese sentence before its closing quotes and brackets.
@@ -59,7 +62,7 @@ def split_sentences(text: str) -> list[str]:
     if text.isascii():
         found = blingfire.text_to_sentences(text.replace("\n", _PARAGRAPH_SEPARATOR))
     else:
-        marked = _DANDA.sub(rf"\1{_PARAGRAPH_SEPARATOR}", text)
+        marked = _SENTENCE_END.sub(rf"\1{_PARAGRAPH_SEPARATOR}", text)
         found = blingfire.text_to_sentences(marked.replace("\n", _PARAGRAPH_SEPARATOR))
         found = _STRAY_CLOSING.sub(r"\1\n", found)
     found = _QUOTE_GOES_ON.sub(r"\1 ", found)

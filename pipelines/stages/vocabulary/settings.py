@@ -14,9 +14,11 @@ class VocabularySettings(Settings):
     size: int = Field(
         default=8192, ge=100, le=2**31, description="Number of tokens in the vocabulary."
     )
-    lowercase: bool = Field(default=True, description="Uncased: lower case, and no accents.")
-    strip_accents: bool | None = Field(
-        default=None, description="Remove accents; left out, it goes with lower case as published."
+    lowercase: bool = Field(default=True, description="Uncased: everything in lower case.")
+    strip_accents: bool = Field(
+        default=False,
+        description="Remove accents and every other combining mark, as published uncased BERTs do: "
+        "many languages lose words. Otherwise text is brought into NFC.",
     )
     split_chinese_characters: bool = Field(
         default=True, description="Make every Chinese character a word."
@@ -96,4 +98,5 @@ class VocabularySettings(Settings):
             lowercase=self.lowercase,
             strip_accents=self.strip_accents,
             split_chinese_characters=self.split_chinese_characters,
+            compose=not self.strip_accents,
         )

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,12 @@ from typing import Any
 import pyarrow.compute as pc
 
 from bert_core.tokenizer_files import read_tokens
-from bert_core.vocabulary import SPECIAL_TOKENS, Normalization, WordPieceTokenizer
+from bert_core.vocabulary import (
+    SPECIAL_TOKENS,
+    Normalization,
+    WordPieceTokenizer,
+    build_normalizer,
+)
 from pipelines.errors import UserError, redacted
 from pipelines.stage import StageContext
 from pipelines.stages.corpus.shards import read_tables
@@ -218,8 +224,9 @@ def _figures(tokenizer: WordPieceTokenizer) -> dict[str, Any]:
 
 
 def _heldout_figures(tokenizer: WordPieceTokenizer, corpus: Artifact) -> dict[str, Any]:
-    """Tokens per word and the share of [UNK] on held-out text."""
+    """Tokens per word, and the shares of [UNK] and of lost words, on held-out text."""
     encoder = SentenceEncoder(tokenizer)
+    words: set[str] = set()
     num_words = num_tokens = num_unknown = num_bytes = 0
     for batch in read_tables(corpus, "heldout"):
         sentences = batch.column("sentences").flatten()
@@ -228,10 +235,25 @@ def _heldout_figures(tokenizer: WordPieceTokenizer, corpus: Artifact) -> dict[st
         num_tokens += ids.size
         num_unknown += int((ids == tokenizer.unk_id).sum())
         num_bytes += batch.nbytes
+        if tokenizer.normalization.strips_accents:
+            words.update(" ".join(sentences.to_pylist()).split(" "))
         if num_bytes > _HELDOUT_BYTES:
             break
     return {
         "words": num_words,
         "tokens_per_word": round(num_tokens / max(1, num_words), 4),
         "unknown_share": round(num_unknown / max(1, num_tokens), 6),
+        "merged_share": round(_merged_share(words, tokenizer.normalization), 6),
     }
+
+
+def _merged_share(words: set[str], normalization: Normalization) -> float:
+    """By how much of themselves different words become fewer when their marks are removed."""
+    forms = [
+        {rules.normalize_str(word) for word in words}
+        for rules in (
+            build_normalizer(replace(normalization, strip_accents=False, compose=True)),
+            build_normalizer(normalization),
+        )
+    ]
+    return 1 - len(forms[1]) / max(1, len(forms[0]))
