@@ -6,6 +6,6 @@ CORPUS = Stage(
     name="corpus",
     title="corpus",
     kind="corpus",
-    version=2,
+    version=3,
     headline=lambda statistics: f"{statistics['train']['documents']:,} training documents",
 )
