@@ -10,7 +10,6 @@ it can keep matrices packed, which makes their products faster.
 """
 
 import ctypes
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -21,8 +20,15 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+Precision = Literal["auto", "bf16", "float32"]
+
 # A product in bfloat16 is cast before it is added; a chunk of it stays in a CPU's cache.
 _CHUNK_ELEMENTS = 1 << 20
+_MEBIBYTE: Final = 1 << 20
+# Names and numbers of glibc's <malloc.h>.
+_M_TRIM_THRESHOLD: Final = -1
+_M_TOP_PAD: Final = -2
+_M_MMAP_THRESHOLD: Final = -3
 
 
 class ComputeWeight(NamedTuple):
@@ -53,9 +59,8 @@ class Context:
 
     backend: str | None = None  # None: the device decides
     dtype: torch.dtype | None = None  # of hidden states; None: that of the parameters
-    # By parameter; copies of those that are missing are added when they are first used.
+    # By parameter, those of blocks without gradients; missing ones are added at their first use.
     weights: dict[Tensor, ComputeWeight] = field(default_factory=dict)
-    # For blocks without gradients; missing ones are added when they are first used.
     packed: PackedWeights | None = None
 
 
@@ -94,6 +99,22 @@ def computing(
     newly packed weights are added there, for the next block.
     """
     return in_context(replace(_thread.context, dtype=dtype, weights=weights or {}, packed=packed))
+
+
+def compute_dtype(precision: Precision, device: torch.device | str) -> torch.dtype:
+    """The number format for `precision`; "auto" takes bfloat16 where the hardware multiplies it.
+
+    Raises ValueError for any other word.
+    """
+    if precision not in ("auto", "bf16", "float32"):
+        raise ValueError(f"precision must be auto, bf16 or float32, got {precision!r}")
+    is_low = precision == "bf16"
+    if precision == "auto" and torch.device(device).type == "cuda":
+        is_low = torch.cuda.get_device_capability(device) >= (8, 0)
+    elif precision == "auto":
+        # What torch itself asks before it picks a bfloat16 kernel; there is no public name.
+        is_low = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return torch.bfloat16 if is_low else torch.float32
 
 
 def hidden_dtype(parameter: Tensor) -> torch.dtype:
@@ -166,65 +187,26 @@ def add_product(weight: ComputeWeight, left: Tensor, right: Tensor) -> Tensor | 
     return None
 
 
-Precision = Literal["auto", "bf16", "float32"]
+def return_freed_memory() -> None:
+    """Return freed blocks of a mebibyte and more to the kernel; nothing without glibc.
 
-
-def compute_dtype(precision: Precision, device: torch.device | str) -> torch.dtype:
-    """The number format for `precision`; "auto" takes bfloat16 where the hardware multiplies it.
-
-    Raises ValueError for any other word.
+    For the time before a model is built and for the first steps: they compile their matrix
+    products, which stay, and would leave holes between kept blocks, a tenth of the memory of a
+    BERT-base.
     """
-    if precision == "float32":
-        return torch.float32
-    if precision == "bf16":
-        return torch.bfloat16
-    if precision != "auto":
-        raise ValueError(f"precision must be auto, bf16 or float32, got {precision!r}")
-    return torch.bfloat16 if _multiplies_bfloat16(torch.device(device)) else torch.float32
+    _set_malloc(freed=_MEBIBYTE, padding=_MEBIBYTE // 8)
 
 
-def _multiplies_bfloat16(device: torch.device) -> bool:
-    if device.type == "cuda":
-        return torch.cuda.get_device_capability(device) >= (8, 0)
-    # What torch itself asks before it picks a bfloat16 kernel on a CPU; there is no public name.
-    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-
-
-_KIBIBYTE: Final = 1 << 10
-_MEBIBYTE: Final = 1 << 20
-_GIBIBYTE: Final = 1 << 30
-
-# Names and numbers of glibc's <malloc.h>.
-_M_TRIM_THRESHOLD: Final = -1
-_M_TOP_PAD: Final = -2
-_M_MMAP_THRESHOLD: Final = -3
-
-
-def return_freed_memory() -> bool:
-    """Return freed blocks of a mebibyte and more to the kernel; False without glibc.
-
-    For the time before a model is built and for the first steps.
-    """
-    return _set(
-        {_M_MMAP_THRESHOLD: _MEBIBYTE, _M_TRIM_THRESHOLD: _MEBIBYTE, _M_TOP_PAD: 128 * _KIBIBYTE}
-    )
-
-
-def keep_freed_memory() -> bool:
-    """Let this process keep freed blocks; False without glibc."""
+def keep_freed_memory() -> None:
+    """Let this process keep freed blocks, so that later steps need no fresh pages; on glibc."""
     # Other threads than the first allocate from heaps of 64 MiB. An empty heap would be returned
     # whatever the threshold, unless the padding is as large: a worker's step did that each time.
-    return _set(
-        {_M_MMAP_THRESHOLD: _GIBIBYTE, _M_TRIM_THRESHOLD: _GIBIBYTE, _M_TOP_PAD: 64 * _MEBIBYTE}
-    )
+    _set_malloc(freed=1024 * _MEBIBYTE, padding=64 * _MEBIBYTE)
 
 
-def _set(parameters: dict[int, int]) -> bool:
-    if not sys.platform.startswith("linux"):
-        return False
-    library = ctypes.CDLL(None)
-    try:
-        mallopt = library.mallopt
-    except AttributeError:  # another C library
-        return False
-    return all(bool(mallopt(name, value)) for name, value in parameters.items())
+def _set_malloc(*, freed: int, padding: int) -> None:
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, freed)
+        mallopt(_M_TRIM_THRESHOLD, freed)
+        mallopt(_M_TOP_PAD, padding)

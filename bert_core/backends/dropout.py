@@ -25,7 +25,6 @@ from torch import Tensor
 
 from bert_core.randomness import fold_in, fold_in_word, random_bits
 
-_CHILDREN = 1 << 40  # larger than any layer: no layer has the bits of a child
 _POOL = 1 << 20  # words
 CHUNK = 1 << 18  # elements that share a pair of offsets
 _NUM_OFFSETS = _POOL - CHUNK
@@ -65,22 +64,9 @@ class DropoutKey:
         words &= (1 << _BITS) - 1
         return cls(bits, torch.from_numpy(words))
 
-    def child(self, index: int) -> "DropoutKey":
-        """The key of pass `index`, from 0, of a micro-batch that the encoder reads several times.
-
-        Passes under one key drop the same; masks of its children and its own are independent.
-        """
-        bits = fold_in_word(fold_in_word(self.bits, _CHILDREN), index)
-        return DropoutKey(bits, self.pool)
-
     def at_layer(self, index: int) -> "DropoutKey":
         """The key of the encoder's layer `index`, counted from 0."""
         return replace(self, layer=index + 1)
-
-    def words(self) -> Tensor:
-        """The pool; a key that was made for a GPU has none."""
-        assert self.pool is not None, "dropout on a CPU needs a key that was made for it"
-        return self.pool
 
     def offsets(
         self, site: int, num_chunks: int, num_sequences: int | None = None
@@ -97,17 +83,21 @@ class DropoutKey:
         distances = 1 + (drawn >> np.uint64(32)) % np.uint64(_NUM_OFFSETS - 1)
         return np.stack([lefts, (lefts + distances) % np.uint64(_NUM_OFFSETS)]).astype(np.int64)
 
+    def draw(self, words: Tensor, offsets: NDArray[np.int64]) -> Tensor:
+        """Fill [elements] int16 with numbers in [0, 2^15), of chunks with [2, chunks] offsets."""
+        assert self.pool is not None, "dropout on a CPU needs a key that was made for it"
+        for part, left, right in zip(words.split(CHUNK), *offsets.tolist(), strict=False):
+            size = part.numel()
+            lefts, rights = self.pool[left : left + size], self.pool[right : right + size]
+            torch.bitwise_xor(lefts, rights, out=part)
+        return words
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class DropoutMask:
-    """What one site drops of values of a shape, by the position of each element in them.
-
-    It is drawn at each use, the same each time, and not kept.
-    """
+class _Dropout:
+    """What is dropped at `rate`."""
 
     key: DropoutKey
-    site: int
-    shape: tuple[int, ...]
     rate: float
 
     @property
@@ -118,38 +108,42 @@ class DropoutMask:
         """
         return 1 / (1 - self.rate)
 
+    @property
+    def threshold(self) -> int:
+        """Words below it are dropped."""
+        return round(self.rate * (1 << _BITS))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DropoutMask(_Dropout):
+    """What one site drops of values of a shape, by the position of each element in them.
+
+    It is drawn at each use, the same each time, and not kept.
+    """
+
+    site: int
+    shape: tuple[int, ...]
+
     def kept(self, dtype: torch.dtype) -> Tensor:
         """0 where an element is dropped, 1 elsewhere."""
         words = self.words()
         if dtype != torch.bfloat16:
-            return (words >= threshold(self.rate)).to(dtype)
+            return (words >= self.threshold).to(dtype)
         # The same by bits: the sign of what is kept, spread over all of them, keeps those of a 1.
-        kept = torch.rsub(words, threshold(self.rate) - 1).bitwise_right_shift_(15)
+        kept = torch.rsub(words, self.threshold - 1).bitwise_right_shift_(15)
         return kept.bitwise_and_(_ONE_IN_BFLOAT16).view(dtype)
 
     def words(self) -> Tensor:
         """Random int16 numbers in [0, 2^15); those below the threshold are dropped."""
-        pool = self.key.words()
-        result = torch.empty(self.shape, dtype=torch.int16)
-        parts = result.view(-1).split(CHUNK)
-        offsets = self.key.offsets(self.site, len(parts))
-        for part, left, right in zip(parts, *offsets.tolist(), strict=True):
-            size = part.numel()
-            torch.bitwise_xor(pool[left : left + size], pool[right : right + size], out=part)
-        return result
+        words = torch.empty(self.shape, dtype=torch.int16)
+        offsets = self.key.offsets(self.site, -(-words.numel() // CHUNK))
+        self.key.draw(words.view(-1), offsets)
+        return words
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class AttentionDropout:
-    """What is dropped of the probabilities of one layer's attention, at `rate`."""
-
-    key: DropoutKey
-    rate: float
-
-    @property
-    def factor(self) -> float:
-        """What kept probabilities are multiplied by, 1 / (1 - rate)."""
-        return 1 / (1 - self.rate)
+class AttentionDropout(_Dropout):
+    """What is dropped of the probabilities of one layer's attention."""
 
     def offsets(self, num_sequences: int, num_heads: int, longest: int) -> NDArray[np.int64]:
         """[N, 2, chunks] where in the pool the words of each sequence of the batch begin."""
@@ -169,23 +163,24 @@ class AttentionDropout:
         `offsets` are those of the whole batch; `sequences` holds the place in it and the length of
         each of N. Those shorter than `size` fill the upper left corner of their squares.
         """
+        assert self.key.pool is not None, "dropout on a CPU needs a key that was made for it"
         # By numpy: the squares of short sequences are so small that torch's calls would take longer
         # than what they do.
-        pool = self.key.words().numpy()
+        pool = self.key.pool.numpy()
         words = np.zeros((len(sequences), num_heads, size, size), dtype=np.int16)
         for square, (place, length) in zip(words, sequences, strict=True):
-            if num_heads * length**2 <= CHUNK:
+            shape, end = (num_heads, length, length), num_heads * length**2
+            if end <= CHUNK:
                 (left, *_), (right, *_) = offsets[place].tolist()
-                shape, end = (num_heads, length, length), num_heads * length**2
                 np.bitwise_xor(
                     pool[left : left + end].reshape(shape),
                     pool[right : right + end].reshape(shape),
                     out=square if length == size else square[:, :length, :length],
                 )
             else:
-                long = _long_words(pool, num_heads * length**2, offsets[place])
-                square[:, :length, :length] = long.reshape(num_heads, length, length)
-        return torch.from_numpy(words).flatten(0, 1).sub_(threshold(self.rate))
+                drawn = self.key.draw(torch.empty(end, dtype=torch.int16), offsets[place])
+                square[:, :length, :length] = drawn.numpy().reshape(shape)
+        return torch.from_numpy(words).flatten(0, 1).sub_(self.threshold)
 
     def kept(self, lengths: Sequence[int], num_heads: int, dtype: torch.dtype) -> Tensor:
         """[N, H, S, S] 0 where a probability is dropped, 1 elsewhere, for a whole batch."""
@@ -193,22 +188,6 @@ class AttentionDropout:
         offsets = self.offsets(len(lengths), num_heads, size)
         signs = self.signs(offsets, tuple(enumerate(lengths)), num_heads, size)
         return (signs >= 0).to(dtype).unflatten(0, (len(lengths), num_heads))
-
-
-def _long_words(
-    pool: NDArray[np.int16], size: int, stretches: NDArray[np.int64]
-) -> NDArray[np.int16]:
-    """[size] words of one stream, whose chunks begin at `stretches` [2, chunks] of the pool."""
-    words = np.empty(size, dtype=np.int16)
-    for begin, left, right in zip(range(0, size, CHUNK), *stretches.tolist(), strict=False):
-        part = words[begin : begin + CHUNK]
-        np.bitwise_xor(pool[left:][: part.size], pool[right:][: part.size], out=part)
-    return words
-
-
-def threshold(rate: float) -> int:
-    """Words below it are dropped."""
-    return round(rate * (1 << _BITS))
 
 
 def draws_by_torch(values: Tensor) -> bool:
@@ -222,7 +201,7 @@ def dropout_mask(
     """What is dropped of `values`; None if nothing is."""
     if key is None or rate == 0.0:
         return None
-    return DropoutMask(key, int(site), tuple(values.shape), rate)
+    return DropoutMask(key, rate, int(site), tuple(values.shape))
 
 
 def attention_dropout(key: DropoutKey | None, rate: float) -> AttentionDropout | None:
@@ -237,8 +216,3 @@ def without_dropped(values: Tensor, mask: DropoutMask | None) -> Tensor:
     if draws_by_torch(values):
         return F.dropout(values, mask.rate)
     return values * mask.kept(values.dtype) * mask.factor
-
-
-def dropout(values: Tensor, rate: float, key: DropoutKey | None, site: Site) -> Tensor:
-    """Zero elements at `rate`, scale the rest by 1 / (1 - rate); nothing without a key."""
-    return without_dropped(values, dropout_mask(values, rate, key, site))

@@ -1,8 +1,8 @@
 """The seam: the few operations that a model is computed with, and which backend computes them.
 
 `plain` is ordinary torch and its autograd: the reference, what a GPU runs and a compiler traces.
-`cpu` computes the same with backward passes written by hand for a CPU's caches; without that
-package everything still works, only slower. The device decides unless one is named.
+`cpu` computes the same with backward passes written by hand for a CPU's caches. The device decides
+unless one is named.
 
 B = sequences, T = ragged tokens, R = rows computed for them, H = heads, K = head width, D = H * K,
 M = predicted tokens, V = vocabulary.
@@ -10,15 +10,12 @@ M = predicted tokens, V = vocabulary.
 
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import cache
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from bert_core.backends import plain
+from bert_core.backends import cpu, plain
 from bert_core.backends.context import current_context, in_context
 from bert_core.backends.dropout import AttentionDropout, DropoutMask
 from bert_core.batch import RaggedBatch
@@ -85,16 +82,16 @@ class Backend(Protocol):
 
 def backend_for(device: torch.device) -> Backend:
     """The backend of this thread for tensors on `device`; a compiler always sees `plain`."""
-    if torch.compiler.is_compiling():
-        return plain
     name = current_context().backend
-    if name == "cpu" and device.type != "cpu":
+    if torch.compiler.is_compiling() or name == "plain":
+        return plain
+    if device.type == "cpu":
+        return cpu
+    if name == "cpu":
         raise ValueError(
             f"the cpu backend computes tensors of a CPU, got some on {device}; name plain, or none"
         )
-    if name == "plain" or device.type != "cpu":
-        return plain
-    return _cpu_backend() or plain
+    return plain
 
 
 def use_backend(name: str) -> AbstractContextManager[None]:
@@ -102,15 +99,6 @@ def use_backend(name: str) -> AbstractContextManager[None]:
 
     Raises ValueError for an unknown name.
     """
-    if name not in BACKENDS or (name == "cpu" and _cpu_backend() is None):
+    if name not in BACKENDS:
         raise ValueError(f"a backend must be one of {', '.join(BACKENDS)}, got {name!r}")
     return in_context(replace(current_context(), backend=name))
-
-
-@cache
-def _cpu_backend() -> Backend | None:
-    """The cpu backend; None if that package is missing."""
-    if find_spec("bert_core.backends.cpu") is None:
-        return None
-    backend: Any = import_module("bert_core.backends.cpu")
-    return backend

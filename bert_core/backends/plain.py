@@ -1,8 +1,7 @@
 """The operations in ordinary torch: no layout, nothing read on the host, gradients by autograd.
 
 The hand-written backend is tested against it; a GPU runs it, and a compiler traces it for ragged
-batches of any size. T = ragged tokens, B = sequences, S = tokens of the longest, H =
-heads, K = head width, D = H * K, M = predicted tokens, V = vocabulary.
+batches of any size. What each function takes and gives is in `operations.Backend`.
 """
 
 from dataclasses import dataclass
@@ -39,35 +38,24 @@ class RaggedLayout:
 
 
 def lay_out(tokens: RaggedBatch) -> RaggedLayout:
-    """Nothing is sorted, grouped or filled up."""
     return RaggedLayout(tokens)
 
 
 def linear(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """values weight^T + bias, in the number format of the values: [T, in] -> [T, out]."""
     return F.linear(values, weight.to(values.dtype), bias.to(values.dtype))
 
 
 def feed_forward(
-    hidden: Tensor,
-    widen_weight: Tensor,
-    widen_bias: Tensor,
-    narrow_weight: Tensor,
-    narrow_bias: Tensor,
-) -> Tensor:
-    """Two linear maps with the exact GELU between them: [T, D] -> [T, D]."""
+    hidden: Tensor, widen_weight: Tensor, widen_bias: Tensor,
+    narrow_weight: Tensor, narrow_bias: Tensor,
+) -> Tensor:  # fmt: skip
     return linear(F.gelu(linear(hidden, widen_weight, widen_bias)), narrow_weight, narrow_bias)
 
 
 def add_norm(
-    values: Tensor,
-    update: Tensor | None,
-    mask: DropoutMask | None,
-    weight: Tensor,
-    bias: Tensor,
-    eps: float,
-) -> Tensor:
-    """Layer normalization of `values` + what `mask` leaves of `update`, all [T, D], in float32."""
+    values: Tensor, update: Tensor | None, mask: DropoutMask | None,
+    weight: Tensor, bias: Tensor, eps: float,
+) -> Tensor:  # fmt: skip
     precise = torch.promote_types(values.dtype, torch.float32)
     total = values.to(precise)
     if update is not None:
@@ -76,27 +64,24 @@ def add_norm(
 
 
 def look_up(table: Tensor, ids: Tensor) -> Tensor:
-    """[V, D] and T ids -> [T, D] rows of the table."""
     return F.embedding(ids, table)
 
 
 def take_rows(values: Tensor, index: Tensor) -> Tensor:
-    """[T, D] and M indices -> [M, D]."""
     return values.index_select(0, index)
 
 
 def attend(
     qkv: Tensor, layout: RaggedLayout, causal: bool, dropped: AttentionDropout | None
 ) -> Tensor:
-    """softmax(Q K^T / sqrt(K)) V in each sequence: [T, 3, H, K] -> [T, D].
+    """Vaswani et al. (2017), section 3.2, over sequences padded to the longest.
 
-    Vaswani et al. (2017), section 3.2. The sequences are padded to the longest; a GPU, and a
-    compiler, use torch's fused kernel.
+    A GPU, and a compiler, use torch's fused kernel.
     """
     tokens = layout.tokens
 
     def attend_rows(rows: Tensor, is_token: Tensor) -> Tensor:
-        """[B, S, 3, H, K] and [B, S] -> [B, S, D]."""
+        """[B, S, 3, H, K] and [B, S] -> [B, S, D], S tokens of the longest sequence."""
         query, key, value = rows.permute(2, 0, 3, 1, 4)  # [B, H, S, K]
         is_read = is_token[:, None, None]
         if causal:
@@ -119,16 +104,12 @@ def attend(
 
 
 def fill_rows(hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """[M, D] and [M] as they are."""
     return hidden, labels
 
 
 def vocabulary_loss_sum(hidden: Tensor, embeddings: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
-    """-log softmax(hidden embeddings^T + bias)[label], summed over the labels that are not < 0.
-
-    The softmax and its gradient are float32 whatever the logits' format.
-    """
     logits = linear(hidden, embeddings, bias)
+    # The softmax and its gradient are float32 whatever the logits' format.
     precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
     targets = labels.masked_fill(labels < 0, IGNORED_LABEL)
     return F.cross_entropy(precise, targets, reduction="sum", ignore_index=IGNORED_LABEL)

@@ -26,8 +26,8 @@ from bert_core.backends.dropout import (
     DropoutMask,
     Site,
     attention_dropout,
-    dropout,
     dropout_mask,
+    without_dropped,
 )
 from bert_core.backends.operations import Layout, backend_for
 from bert_core.batch import IGNORED_LABEL, RaggedBatch
@@ -121,7 +121,8 @@ class Embeddings(nn.Module):
         else:
             embedded = embedded + backend.look_up(self.position, tokens.position_ids)
         normalized = self.layer_norm(embedded).to(hidden_dtype(self.token))
-        return dropout(normalized, self.config.hidden_dropout, dropout_key, Site.EMBEDDINGS)
+        mask = dropout_mask(normalized, self.config.hidden_dropout, dropout_key, Site.EMBEDDINGS)
+        return without_dropped(normalized, mask)
 
     def _check_ids(self, tokens: RaggedBatch) -> None:
         config = self.config
@@ -340,7 +341,8 @@ class TaskHead(nn.Module):
 
     def forward(self, hidden: Tensor, dropout_key: DropoutKey | None) -> Tensor:
         """[..., D] -> [..., num_outputs]."""
-        return self.dense(dropout(hidden, self.dropout, dropout_key, Site.HEAD))
+        mask = dropout_mask(hidden, self.dropout, dropout_key, Site.HEAD)
+        return self.dense(without_dropped(hidden, mask))
 
 
 def cross_entropy_sum(

@@ -1,10 +1,6 @@
 """Two ways to compute one model: named, chosen by the device, equal to each other."""
 
-import shutil
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import pytest
 import torch
@@ -122,43 +118,3 @@ def test_a_backend_there_is_not_is_refused():
     with pytest.raises(ValueError, match="must be one of plain, cpu, got 'cuda'"), \
             use_backend("cuda"):  # fmt: skip
         pass
-
-
-TRAINING = """
-import sys
-import torch
-import bert_core as bc
-from tests.bert_core.batches import pretraining_batch, small_config
-
-torch.manual_seed(0)
-model = bc.PretrainingModel(small_config())
-optimizer = bc.AdamW(model, bc.OptimizationConfig(num_steps=3, learning_rate=1e-3))
-steps = bc.train(model, optimizer, lambda step: [(0, pretraining_batch(seed=step))], seed=0)
-figures = [float(report.loss) for report in steps]
-print(*figures, bc.evaluate(model, [pretraining_batch()])["mlm_loss"])
-print(bc.__file__, "bert_core.backends.cpu" in sys.modules)
-"""
-
-
-def test_without_the_cpu_package_everything_works(tmp_path):
-    """The package is really gone: a copy of the code that never had it."""
-    root = Path(__file__).parents[2]
-    shutil.copytree(root / "tests" / "bert_core", tmp_path / "tests" / "bert_core")
-    printed = []
-    for ignored in ((), ("cpu",)):
-        shutil.rmtree(tmp_path / "bert_core", ignore_errors=True)
-        shutil.copytree(
-            root / "bert_core", tmp_path / "bert_core",
-            ignore=lambda folder, names, ignored=ignored: (
-                ignored if folder.endswith("backends") else ()
-            ),
-        )  # fmt: skip
-        ran = subprocess.run(
-            [sys.executable, "-c", TRAINING], capture_output=True, text=True, cwd=tmp_path
-        )
-        assert ran.returncode == 0, ran.stderr
-        figures, where = ran.stdout.splitlines()
-        assert where == f"{tmp_path}/bert_core/__init__.py {not ignored}"
-        printed.append([float(word) for word in figures.split()])
-    # Its batches are sorted otherwise, so dropout falls on other elements.
-    assert printed[1] == pytest.approx(printed[0], rel=0.05)

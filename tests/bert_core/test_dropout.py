@@ -11,11 +11,9 @@ from bert_core.backends.dropout import (
     CHUNK,
     AttentionDropout,
     DropoutKey,
-    DropoutMask,
     Site,
-    dropout,
     dropout_mask,
-    threshold,
+    without_dropped,
 )
 from bert_core.randomness import fold_in, fold_in_word, random_bits
 
@@ -27,7 +25,7 @@ def mask(*position, size, rate, layer=0, site=SITE):
 
 
 def dropped(*position, size, rate, **where):
-    return mask(*position, size=size, rate=rate, **where).words() < threshold(rate)
+    return mask(*position, size=size, rate=rate, **where).kept(torch.float32) == 0
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.01])
@@ -44,7 +42,7 @@ def test_kept_elements_are_scaled_and_the_others_zero(dtype):
     assert kept.shape == (1000, 37)
     assert sorted(kept.unique().tolist()) == [0, 1]
     assert drawn.factor == 1.25
-    assert torch.equal(kept == 0, drawn.words() < threshold(0.2))
+    assert torch.equal(kept == 0, drawn.words() < drawn.threshold)
     assert kept.float().mean() * drawn.factor == pytest.approx(1, abs=0.02)
 
 
@@ -63,18 +61,6 @@ def test_the_draw_depends_on_its_position_alone():
         assert (draw == first).float().mean().item() == pytest.approx(0.5, abs=0.08)
 
 
-def test_the_order_in_which_masks_are_asked_for_does_not_matter():
-    key, values = DropoutKey.at(0, 0, 0), torch.empty(1000)
-    places = [(layer, site) for layer in range(4) for site in Site]
-    forwards = [
-        dropout_mask(values, 0.5, key.at_layer(layer), site).words() for layer, site in places
-    ]
-    backwards = [
-        dropout_mask(values, 0.5, key.at_layer(layer), site).words() for layer, site in places[::-1]
-    ]
-    assert all(map(torch.equal, forwards, backwards[::-1]))
-
-
 def test_an_element_is_dropped_whatever_comes_after_it():
     short, long = (dropped(0, 0, 0, size=size, rate=0.3) for size in (CHUNK + 7, 3 * CHUNK))
     assert torch.equal(short, long[: CHUNK + 7])
@@ -83,7 +69,7 @@ def test_an_element_is_dropped_whatever_comes_after_it():
 def test_sites_and_layers_draw_independently():
     key, values = DropoutKey.at(0, 0, 0), torch.empty(500_000)
     draws = [
-        dropout_mask(values, 0.5, key.at_layer(layer), site).words() < threshold(0.5)
+        dropout_mask(values, 0.5, key.at_layer(layer), site).words() < 1 << 14
         for layer in range(2)
         for site in (Site.ATTENTION_PROBABILITIES, Site.ATTENTION_OUTPUT, Site.FEED_FORWARD_OUTPUT)
     ]
@@ -134,14 +120,16 @@ def test_a_stretch_of_random_words_never_meets_itself():
 
 def test_without_a_key_or_at_rate_zero_nothing_is_dropped():
     values = torch.randn(5, 5)
-    assert dropout(values, 0.5, None, SITE) is values
-    assert dropout(values, 0.0, DropoutKey.at(0, 0, 0), SITE) is values
+    assert dropout_mask(values, 0.5, None, SITE) is None
+    assert dropout_mask(values, 0.0, DropoutKey.at(0, 0, 0), SITE) is None
+    assert without_dropped(values, None) is values
 
 
-def test_a_mask_is_not_drawn_before_it_is_asked_for():
-    drawn = mask(0, 0, 0, size=10, rate=0.5)
-    assert isinstance(drawn, DropoutMask)
-    assert torch.equal(drawn.words(), drawn.words())
+def test_masks_are_those_of_earlier_versions():
+    key = DropoutKey.at(1, 2, 3).at_layer(2)
+    drawn = dropout_mask(torch.empty(1000), 0.1, key, Site.ATTENTION_OUTPUT)
+    assert drawn.words()[:4].tolist() == [26816, 10857, 12151, 3256]
+    assert key.offsets(1, 2).tolist() == [[328298, 201255], [105371, 44229]]
 
 
 def test_a_key_for_a_gpu_seeds_torch_s_generator():

@@ -25,10 +25,10 @@ def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 def main():
-    assert return_freed_memory()
+    return_freed_memory()
     faults()
     returned = faults()
-    assert keep_freed_memory()
+    keep_freed_memory()
     faults()
     print(returned, faults())
 

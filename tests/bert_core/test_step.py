@@ -10,7 +10,7 @@ import torch.multiprocessing as mp
 from bert_core.backends.context import compute_dtype
 from bert_core.batch import PretrainingBatch, RaggedBatch
 from bert_core.model.catalogue import PretrainingModel
-from bert_core.training import evaluation
+from bert_core.training import loop
 from bert_core.training.loop import evaluate
 from bert_core.training.optimization import AdamW
 from bert_core.training.optimizer import OptimizationConfig
@@ -83,7 +83,7 @@ def test_a_rank_without_a_batch_lays_its_table_where_the_others_do(monkeypatch):
         tables.append(table)
         return torch.ones(table.shape)
 
-    monkeypatch.setattr(evaluation, "sum_over_ranks", summed)
+    monkeypatch.setattr(loop, "sum_over_ranks", summed)
     evaluate(new_model()[0].to("meta"), [])
     assert [(table.device.type, table.shape) for table in tables] == [("meta", (2, 4))]
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from bert_core.backends.context import ComputeWeight, computing
-from bert_core.backends.cpu import vocabulary_loss
+from bert_core.backends.cpu import layers
 from bert_core.backends.operations import backend_for
 
 
@@ -35,7 +35,7 @@ def expected(hidden, embeddings, bias, labels):
 
 @pytest.mark.parametrize("rows_at_a_time", [4096, 10])
 def test_loss_and_gradients_equal_those_of_torch(backend, monkeypatch, rows_at_a_time):
-    monkeypatch.setattr(vocabulary_loss, "_ROWS", rows_at_a_time)
+    monkeypatch.setattr(layers, "_ROWS", rows_at_a_time)
     hidden, embeddings, bias, labels = inputs()
     loss = vocabulary_loss_sum(hidden, embeddings, bias, labels)
     (loss / 7).backward()

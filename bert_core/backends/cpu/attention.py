@@ -56,7 +56,6 @@ class AttentionLayout:
     order: Tensor | None  # [R] int64, which token of the batch comes where; None: as they are
     restored_order: Tensor | None  # [T] int64, its inverse
     cu_seqlens: Tensor  # [B + 1] int32, of the sorted sequences
-    max_seqlen: int
     groups: tuple[Group, ...]
 
     @property
@@ -70,7 +69,6 @@ class AttentionLayout:
         return self.groups[-1].end
 
     def sort(self, tokens: RaggedBatch) -> RaggedBatch:
-        """The batch with its sequences in this layout's order, filled up to R tokens."""
         if self.order is None:
             return tokens
         return RaggedBatch(
@@ -83,11 +81,9 @@ class AttentionLayout:
         )
 
     def restore(self, hidden: Tensor) -> Tensor:
-        """[R, D] in this layout's order -> [T, D] in the batch's own."""
         return hidden if self.restored_order is None else take_rows(hidden, self.restored_order)
 
     def rows_at(self, positions: Tensor) -> Tensor:
-        """Which rows hold the tokens at P `positions` of the batch, filled up with row 0."""
         rows = positions if self.restored_order is None else self.restored_order[positions]
         return F.pad(rows, (0, bucket_size(len(rows)) - len(rows)))
 
@@ -99,7 +95,6 @@ def bucket_size(num_rows: int) -> int:
 
 
 def fill_rows(hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """[M, D] and [M] with rows after them that do not count, up to one of few sizes."""
     num_filled = bucket_size(len(hidden)) - len(hidden)
     return F.pad(hidden, (0, 0, 0, num_filled)), F.pad(labels, (0, num_filled), value=IGNORED_LABEL)
 
@@ -121,7 +116,6 @@ class _TakeRows(Function):
 
 
 def take_rows(values: Tensor, index: Tensor) -> Tensor:
-    """[T, D] and M indices -> [M, D]."""
     result: Tensor = applied(_TakeRows, values, index)
     return result
 
@@ -145,7 +139,6 @@ def lay_out(tokens: RaggedBatch) -> AttentionLayout:
         order=None if is_same else torch.from_numpy(np.pad(token_order, (0, num_filled))),
         restored_order=None if is_same else torch.from_numpy(back),
         cu_seqlens=torch.from_numpy(np.concatenate(([0], sorted_ends)).astype(np.int32)),
-        max_seqlen=tokens.max_seqlen,
         groups=tuple(
             _group(order[first:last], sorted_sizes[first:last], int(sorted_ends[last - 1]))
             for first, last in group_bounds(sorted_sizes)
@@ -193,7 +186,6 @@ _LONGEST_SAVED = 256
 def attend(
     qkv: Tensor, layout: AttentionLayout, causal: bool, dropped: AttentionDropout | None
 ) -> Tensor:
-    """softmax(Q K^T / sqrt(K)) V in each sequence: [T, 3, H, K] -> [T, D]."""
     if dropped is None and qkv.dtype == torch.float32 and not torch.is_grad_enabled():
         return _attend_fused(qkv, layout, causal)
     mixed: Tensor = applied(_Attend, qkv, layout, causal, dropped)
@@ -220,15 +212,12 @@ def _attend_fused(qkv: Tensor, layout: AttentionLayout, causal: bool) -> Tensor:
 class _Attend(Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        qkv: Tensor,
-        layout: AttentionLayout,
-        causal: bool,
+        ctx: Any, qkv: Tensor, layout: AttentionLayout, causal: bool,
         dropped: AttentionDropout | None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         offsets = None
         if dropped is not None:
-            offsets = dropped.offsets(layout.num_sequences, qkv.shape[2], layout.max_seqlen)
+            offsets = dropped.offsets(layout.num_sequences, qkv.shape[2], layout.groups[0].size)
         saved: list[Tensor | None] = []
         mixed = torch.empty_like(qkv[:, 0])  # [R, H, K]
         mixed[layout.num_tokens :].zero_()
@@ -323,15 +312,10 @@ def _probabilities(
 
 
 def _negate_dropped(
-    probabilities: Tensor,
-    dropped: AttentionDropout,
-    offsets: NDArray[np.int64] | None,
-    group: Group,
-    chunk: slice,
+    probabilities: Tensor, dropped: AttentionDropout, offsets: Any, group: Group, chunk: slice
 ) -> None:
     """Give the probabilities [N * H, S, S] that are dropped a minus sign."""
     sequences = group.sequences[chunk]
-    assert offsets is not None
     num_heads = probabilities.shape[0] // len(sequences)
     signed = dropped.signs(offsets, sequences, num_heads, group.size)
     same = probabilities.dtype == torch.bfloat16  # then only bits are looked at

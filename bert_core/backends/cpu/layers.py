@@ -38,7 +38,6 @@ _PACKS = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf
 
 
 def linear(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """values weight^T + bias: [T, in] -> [T, out]."""
     packed = _kept_packed(weight, bias, values.dtype)
     if packed is not None:
         return _packed_product(values, packed.matrix, packed.bias)
@@ -96,7 +95,10 @@ def _kept_packed(weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Packed | N
     kept = current_context().packed
     if kept is None or dtype not in _PACKED_DTYPES or not _PACKS:
         return None
-    versions = _times_changed(weight), _times_changed(bias)
+    versions = (
+        0 if weight.is_inference() else weight._version,
+        0 if bias.is_inference() else bias._version,
+    )
     packed = kept.get((weight, bias))
     if packed is None or packed.versions != versions:
         values = weight.detach().to(dtype)
@@ -105,23 +107,15 @@ def _kept_packed(weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Packed | N
     return packed
 
 
-def _times_changed(parameter: Tensor) -> int:
-    return 0 if parameter.is_inference() else parameter._version
-
-
 def sum_rows(values: Tensor) -> Tensor:
     """[T, N] -> [N]; a product with ones, which adds bfloat16 up in float32 and is faster."""
     return (values.new_ones(1, values.shape[0]) @ values)[0]
 
 
 def feed_forward(
-    hidden: Tensor,
-    widen_weight: Tensor,
-    widen_bias: Tensor,
-    narrow_weight: Tensor,
-    narrow_bias: Tensor,
-) -> Tensor:
-    """Two linear maps with the exact GELU between them: [T, D] -> [T, D]."""
+    hidden: Tensor, widen_weight: Tensor, widen_bias: Tensor,
+    narrow_weight: Tensor, narrow_bias: Tensor,
+) -> Tensor:  # fmt: skip
     widen = _kept_packed(widen_weight, widen_bias, hidden.dtype)
     narrow = _kept_packed(narrow_weight, narrow_bias, hidden.dtype)
     if widen is not None and narrow is not None:
@@ -162,17 +156,9 @@ class _FeedForward(Function):
 
 
 def add_norm(
-    values: Tensor,
-    update: Tensor | None,
-    mask: DropoutMask | None,
-    weight: Tensor,
-    bias: Tensor,
-    eps: float,
-) -> Tensor:
-    """Layer normalization of `values` + what `mask` leaves of `update`, all [T, D].
-
-    The statistics are float32.
-    """
+    values: Tensor, update: Tensor | None, mask: DropoutMask | None,
+    weight: Tensor, bias: Tensor, eps: float,
+) -> Tensor:  # fmt: skip
     weights = compute_weight(weight), compute_weight(bias)
     result: Tensor = applied(_AddNorm, values, update, mask, weight, bias, *weights, eps)
     return result
@@ -221,7 +207,6 @@ def _add_kept(values: Tensor, update: Tensor, mask: DropoutMask) -> Tensor:
 
 
 def look_up(table: Tensor, ids: Tensor) -> Tensor:
-    """[V, D] float32 and T ids -> [T, D] rows of the table, in float32 in any precision."""
     result: Tensor = applied(_LookUp, table, ids, main_grad(table))
     return result
 
@@ -251,10 +236,6 @@ _PRECISE_ELEMENTS = 1 << 20  # in float32 at a time; they stay in the cache
 
 
 def vocabulary_loss_sum(hidden: Tensor, embeddings: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
-    """-log softmax(hidden embeddings^T + bias)[label], summed over the labels that are not < 0.
-
-    The softmax is float32 whatever the logits' format; a single loss is at most 87.
-    """
     weights = compute_weight(embeddings), compute_weight(bias)
     loss: Tensor = applied(_VocabularyLoss, hidden, embeddings, bias, weights, labels)
     return loss
