@@ -24,28 +24,21 @@ FULL = (errno.ENOSPC, errno.EDQUOT)  # of a disk, of a quota
 # For an S3 store that is busy or unreachable: twelve tries wait a minute or more, where the
 # client's own five may give up after ten seconds.
 _PATIENCE = {"retries": {"mode": "standard", "max_attempts": 12}}
-_PATTERN_CHARACTERS = "*?["
 
 
 def open_store(url: str, *, is_patient: bool) -> tuple[AbstractFileSystem, str]:
     """The file system of the store at `url`, and the store's path in it.
 
     On S3 it waits a minute or more for a store that is busy, unless `is_patient` is false or
-    AWS_MAX_ATTEMPTS or AWS_RETRY_MODE say what to do. Raises UserError where the protocol is
-    unknown, its package is missing, the name is a pattern, or a local path cannot be a folder.
+    AWS_MAX_ATTEMPTS says how often to try. Raises UserError for what cannot be a store.
     """
-    is_s3 = url.startswith(("s3://", "s3a://"))
-    is_configured = os.environ.get("AWS_MAX_ATTEMPTS") or os.environ.get("AWS_RETRY_MODE")
-    options = {"config_kwargs": _PATIENCE} if is_s3 and is_patient and not is_configured else {}
+    waits = is_patient and url.startswith("s3://") and "AWS_MAX_ATTEMPTS" not in os.environ
     try:
         # A cached listing would hide what other processes have written since.
-        filesystem, root = url_to_fs(url, use_listings_cache=False, **options)
-    except ImportError as error:
-        raise UserError(
-            f"the store {url} needs a package that is not installed ({error}); install it, or "
-            "choose a folder or s3://bucket/prefix"
-        ) from None
-    except ValueError as error:
+        filesystem, root = url_to_fs(
+            url, use_listings_cache=False, **({"config_kwargs": _PATIENCE} if waits else {})
+        )
+    except (ImportError, ValueError) as error:
         raise UserError(
             f"the store {url} is neither a folder nor a URL such as s3://bucket/prefix ({error}); "
             "choose another store"
@@ -58,10 +51,10 @@ def open_store(url: str, *, is_patient: bool) -> tuple[AbstractFileSystem, str]:
             )
     elif not root.strip("/"):
         raise UserError(f"the store {url} names no bucket; write for example s3://bucket/prefix")
-    elif any(character in url for character in _PATTERN_CHARACTERS):
+    elif any(character in url for character in "*?["):
         raise UserError(
-            f"the store {url} has one of {' '.join(_PATTERN_CHARACTERS)} in its name, which object "
-            "stores read as a pattern for other names; choose a store without them"
+            f"the store {url} has one of * ? [ in its name, which object stores read as a pattern "
+            "for other names; choose a store without them"
         )
     return filesystem, root
 
@@ -100,17 +93,12 @@ def store_errors() -> tuple[type[Exception], ...]:
 
 
 def is_away(error: object) -> bool:
-    """Whether an error of the S3 client means no answer, or an incomplete one.
-
-    Missing credentials and refused certificates do not count.
-    """
+    """Whether an error of the S3 client means no answer, or an incomplete one."""
     botocore = sys.modules.get("botocore.exceptions")
-    if botocore is None or isinstance(error, botocore.SSLError):
+    if botocore is None or isinstance(error, botocore.SSLError):  # a refused certificate
         return False
-    return isinstance(
-        error,
-        botocore.ConnectionError | botocore.HTTPClientError | botocore.IncompleteReadError,
-    )
+    kinds = botocore.ConnectionError | botocore.HTTPClientError | botocore.IncompleteReadError
+    return isinstance(error, kinds)
 
 
 def lacks_credentials(error: Exception) -> bool:
@@ -121,11 +109,12 @@ def lacks_credentials(error: Exception) -> bool:
 
 def _reason(error: Exception) -> str | None:
     """Why the store cannot be used; None where the error is an answer, or is not understood."""
+    response = getattr(error.__cause__, "response", None) or {}
     if lacks_credentials(error):
         return NO_CREDENTIALS
     if isinstance(error, PermissionError):
         return f"access was denied ({first_line(error)}); check the credentials and its rights"
-    if _s3_code(error) == "NoSuchBucket":
+    if response.get("Error", {}).get("Code") == "NoSuchBucket":
         return f"its bucket is not there ({first_line(error)}); create it or choose another"
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return None
@@ -134,21 +123,6 @@ def _reason(error: Exception) -> str | None:
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}; choose another store"
     return None
-
-
-def _s3_code(error: Exception) -> str:
-    """The error code that S3 answered with; empty for any other error."""
-    response = getattr(error.__cause__, "response", None) or {}
-    return str(response.get("Error", {}).get("Code", ""))
-
-
-def names_in(filesystem: AbstractFileSystem, folder: str) -> list[str]:
-    """Sorted names of the entries of `folder`; none if there is no such folder."""
-    try:
-        entries = filesystem.ls(folder, detail=False)
-    except FileNotFoundError:
-        return []
-    return sorted(name for entry in entries if (name := entry.rstrip("/").rpartition("/")[2]))
 
 
 def remove(filesystem: AbstractFileSystem, path: str) -> None:
@@ -162,20 +136,16 @@ def remove(filesystem: AbstractFileSystem, path: str) -> None:
 def create_only(filesystem: AbstractFileSystem, path: str, data: bytes) -> bool:
     """Create `path`; False if it exists already with other contents.
 
-    The store decides (`If-None-Match: *` on S3, its equivalent elsewhere). In a store without such
-    a condition the check comes before the write.
+    The store decides: `If-None-Match: *` on S3, its equivalent elsewhere.
     """
     for pause_seconds in (0.2, 0.4, 0.8, 0.0):
         try:
             filesystem.pipe_file(path, data, mode="create")
-        except OSError as error:
+        except OSError:
             # Stores name the refused condition in different ways. What is there may be our own
             # write: a client that lost the answer tries again.
             if filesystem.exists(path):
                 return bool(filesystem.cat_file(path) == data)
-            if error.errno == errno.ENOSYS:
-                filesystem.pipe_file(path, data)
-                return True
             if not pause_seconds:
                 raise
             time.sleep(pause_seconds)  # two writers at the same instant: S3 refuses both

@@ -30,17 +30,10 @@ from pipelines.store.access import full_disk_explained
 MANIFEST_NAME: Final = "manifest.json"
 
 _FINGERPRINT = re.compile(r"[0-9a-f]{32}")
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\\:]")
+_FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\:]")  # in names of files
 
 # Files that this process has verified, with the status by which a change is noticed.
 _verified: dict[tuple[str, str], tuple[int, ...]] = {}
-
-
-def canonical_json(value: Any) -> str:
-    """`value` as canonical JSON: sorted keys, no white space, no NaN."""
-    return json.dumps(
-        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    )
 
 
 def fingerprint_of(
@@ -51,7 +44,10 @@ def fingerprint_of(
     Returns 32 hexadecimal digits (the first 128 bits of a SHA-256).
     """
     recipe = {"kind": kind, "version": version, "settings": settings, "inputs": inputs}
-    return hashlib.sha256(canonical_json(recipe).encode()).hexdigest()[:32]
+    canonical = json.dumps(
+        recipe, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
+    return hashlib.sha256(canonical.encode()).hexdigest()[:32]
 
 
 def is_fingerprint(name: str) -> bool:
@@ -66,18 +62,12 @@ def sha256_of_file(path: Path) -> str:
 
 
 def check_file_name(name: str) -> str:
-    """`name`, if it is a plain relative path.
-
-    Raises ValueError for absolute names, for `..`, for characters that file systems interpret and
-    for the manifest's own name.
-    """
-    parts = name.split("/")
-    if _UNPRINTABLE.search(name) or any(part in ("", ".", "..") for part in parts):
+    """`name`; ValueError if it could lead out of its folder or is the manifest's own."""
+    is_plain = not any(part in ("", ".", "..") for part in name.split("/"))
+    if not is_plain or _FORBIDDEN.search(name) or name == MANIFEST_NAME:
         raise ValueError(
-            f"a file name must be relative, with plain parts between single slashes, found {name!r}"
+            f"a file name must be relative, with plain parts between single slashes, got {name!r}"
         )
-    if name == MANIFEST_NAME:
-        raise ValueError(f"{MANIFEST_NAME} is no file of the artifact")
     return name
 
 
@@ -94,28 +84,23 @@ class FileRecord(BaseModel):
         """Whether the file at `path` has these bytes now; read once unless it changes."""
         try:
             status = path.stat()
+            key = (str(path), self.sha256)
+            state = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+            if status.st_size != self.bytes:
+                return False
+            if _verified.get(key) != state:
+                if sha256_of_file(path) != self.sha256:
+                    return False
+                _verified[key] = state
         except FileNotFoundError:
             return False
-        if status.st_size != self.bytes:
-            return False
-        key = (str(path), self.sha256)
-        state = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-        if _verified.get(key) == state:
-            return True
-        try:
-            is_same = sha256_of_file(path) == self.sha256
-        except FileNotFoundError:
-            return False
-        if is_same:
-            _verified[key] = state
-        return is_same
+        return True
 
-    def mismatch(self, path: str, num_bytes: int | None, folder: str) -> UserError:
-        """The error that names the file at `path`, which has `num_bytes` or is missing."""
-        present = "no file" if num_bytes is None else f"{num_bytes} bytes"
+    def mismatch(self, path: str, folder: str) -> UserError:
+        """The error that names the file at `path`, which is another one or missing."""
         return UserError(
-            f"{path} is not the file that its manifest names ({self.bytes} bytes, sha256 "
-            f"{self.sha256[:12]}…; found {present}); remove {folder} and run again to rebuild it"
+            f"{path} is missing, or not the file that its manifest names ({self.bytes} bytes, "
+            f"sha256 {self.sha256[:12]}…); remove {folder} and run again to rebuild it"
         )
 
 
@@ -177,8 +162,7 @@ def read_manifest(text: bytes, url: str, kind: str, fingerprint: str) -> Manifes
         where = ".".join(str(part) for part in first["loc"]) or "the whole"
         raise UserError(
             f"{url} is not a valid manifest ({len(text)} bytes; {where}: {first['msg']}): it is "
-            "damaged or comes from a newer version; update, or remove its folder and run again to "
-            "rebuild the artifact"
+            "damaged or comes from a newer version; update, or remove its folder and run again"
         ) from None
     if (manifest.kind, manifest.fingerprint) != (kind, fingerprint):
         raise UserError(
@@ -188,10 +172,8 @@ def read_manifest(text: bytes, url: str, kind: str, fingerprint: str) -> Manifes
     return manifest
 
 
-DEFAULT_CACHE_BYTES = 50 * 2**30
-
+_CACHE_BYTES = 50 * 2**30
 _IN_USE_SECONDS = 60.0  # between getting a path and opening it
-_LOCK_DIGITS = 3  # of a file's checksum: never more than 4,096 locks
 
 
 class LocalCache:
@@ -206,11 +188,11 @@ class LocalCache:
     def __init__(self) -> None:
         default = Path.home() / ".cache" / "bertsmith"
         self.root = Path(os.environ.get("BERTSMITH_CACHE") or default)
-        bound = os.environ.get("BERTSMITH_CACHE_BYTES") or str(DEFAULT_CACHE_BYTES)
-        if not bound.strip().isdecimal():
+        bound = os.environ.get("BERTSMITH_CACHE_BYTES") or str(_CACHE_BYTES)
+        if not bound.isdecimal():
             raise UserError(
-                f"BERTSMITH_CACHE_BYTES={bound} is not a number of bytes such as "
-                f"{DEFAULT_CACHE_BYTES}; correct it or unset it"
+                f"BERTSMITH_CACHE_BYTES={bound} is not a number of bytes such as {_CACHE_BYTES}; "
+                "correct it or unset it"
             )
         self.max_bytes = int(bound)
         self.files = self.root / "files"
@@ -223,12 +205,11 @@ class LocalCache:
         Raises UserError, naming the remote file, where its bytes are not those of `record`.
         """
         target = self.files / name
-        if record.matches(target) and _note_use(target):
-            return target
-        # All ranks of a node need it: one downloads it, and the waiting ones then find it.
-        with self._lock(record.sha256[:_LOCK_DIGITS]):
-            while not (record.matches(target) and _note_use(target)):
-                self._download(filesystem, path, record, target)
+        if not _is_kept(target, record):
+            # All ranks of a node need it: one downloads it, and the waiting ones then find it.
+            with self._lock(record.sha256[:3]):  # never more than 4,096 locks
+                while not _is_kept(target, record):
+                    self._download(filesystem, path, record, target)
         return target
 
     def _download(
@@ -238,15 +219,13 @@ class LocalCache:
         partial = self.root / "partial" / record.sha256
         for folder in (partial.parent, target.parent):
             folder.mkdir(parents=True, exist_ok=True)
-        num_bytes = None
         try:
             place = f"{record.bytes} bytes of the cache (BERTSMITH_CACHE)"
             with full_disk_explained(place, self.root), suppress(FileNotFoundError):
                 filesystem.get_file(path, str(partial))
-                num_bytes = partial.stat().st_size
             if not record.matches(partial):
                 url = filesystem.unstrip_protocol(path)
-                raise record.mismatch(url, num_bytes, "the artifact's folder in the store")
+                raise record.mismatch(url, "the artifact's folder in the store")
             with self._lock("eviction"):
                 self._make_room(record.bytes)
                 partial.replace(target)
@@ -271,15 +250,15 @@ class LocalCache:
             total -= statuses[path].st_size
 
 
-def _note_use(path: Path) -> bool:
-    """Record that the file is used; False if another process has just evicted it."""
+def _is_kept(path: Path, record: FileRecord) -> bool:
+    """Whether the cache has the file; notes first that it is used, so that it stays."""
     try:
         # The time of access says when it was last used; that of change stays the download's.
         with suppress(PermissionError):  # of a file that another user has fetched
             os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
     except FileNotFoundError:
         return False
-    return True
+    return record.matches(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,11 +320,9 @@ class Artifact:
         if not self._is_plain_folder:
             place = f"{self.manifest.contents}/{name}"
             return LocalCache().fetch(self.filesystem, path, record, place)
-        local = Path(path)
-        if not record.matches(local):
-            num_bytes = local.stat().st_size if local.is_file() else None
-            raise record.mismatch(path, num_bytes, f"the folder {self.root}")
-        return local
+        if not record.matches(Path(path)):
+            raise record.mismatch(path, f"the folder {self.root}")
+        return Path(path)
 
     def local_folder(self) -> Path:
         """A local folder that holds all its files, verified; for readers that want a directory."""

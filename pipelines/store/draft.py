@@ -66,15 +66,14 @@ class Draft:
         If the process dies meanwhile, neither readers nor `finished` see the incomplete file.
         Raises UserError if the disk is full.
         """
-        target = f"{self.root}/{check_file_name(name)}"
+        check_file_name(name)
         # A local draft renames within its own file system; a remote one uploads from scratch space.
-        beside = Path(target).parent if self.is_local else None
-        with full_disk_explained(name, beside or tempfile.gettempdir()):
-            if beside is None:
-                scratch = scratch_folder()
+        with full_disk_explained(name, self.work if self.is_local else tempfile.gettempdir()):
+            if self.is_local:
+                Path(self.work).mkdir(parents=True, exist_ok=True)
+                scratch = Path(tempfile.mkdtemp(prefix=".partial-", dir=self.work))
             else:
-                beside.mkdir(parents=True, exist_ok=True)
-                scratch = Path(tempfile.mkdtemp(prefix=".partial-", dir=beside))
+                scratch = scratch_folder()
             try:
                 draft_file = DraftFile(scratch / Path(name).name)
                 yield draft_file
@@ -91,6 +90,7 @@ class Draft:
         path = self._path(name, record)
         if self.is_local:
             flush(file.path)
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
             file.path.replace(path)
         else:
             self.filesystem.put_file(str(file.path), path)
@@ -118,9 +118,7 @@ class Draft:
     def finished(self, name: str) -> dict[str, Any] | None:
         """Figures of `name` if it is whole and its bytes still verify, else None."""
         record = self._record_of_whole(name)
-        if record is None:
-            return None
-        if self.is_local and sha256_of_file(Path(self._path(name, record))) != record.sha256:
+        if record is None or (self.is_local and not record.matches(Path(self._path(name, record)))):
             return None
         return record.figures
 

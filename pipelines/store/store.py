@@ -4,7 +4,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -21,7 +21,6 @@ from pipelines.store.access import (
     flush,
     flush_folders,
     full_disk_explained,
-    names_in,
     open_store,
     remove,
     store_errors_explained,
@@ -110,49 +109,36 @@ class ArtifactStore:
             started = time.perf_counter()
             try:
                 built = build(draft)
-                files = draft.records(built.files)
+                manifest = Manifest(
+                    kind=kind,
+                    version=version,
+                    fingerprint=fingerprint,
+                    settings=dict(plain),
+                    inputs=names,
+                    files=draft.records(built.files),
+                    statistics=built.statistics,
+                    libraries=library_versions(),
+                    code_version=code_version(),
+                    created=datetime.now(UTC).isoformat(timespec="seconds"),
+                    build_seconds=round(time.perf_counter() - started, 3),
+                    folder="" if self.is_local else _REMOTE_FOLDER,
+                )
+                is_ours = self._publish(draft, manifest)
             except Exception:
-                # Another builder of an object store may have published, and removed what both used.
-                existing = None if self.is_local else self.find(kind, fingerprint)
-                if existing is None:
+                # Another builder may have published, and removed what both used.
+                if self.find(kind, fingerprint) is None:
                     raise
-                return self._withdraw(draft, existing)
-            manifest = Manifest(
-                kind=kind,
-                version=version,
-                fingerprint=fingerprint,
-                settings=dict(plain),
-                inputs=names,
-                files=files,
-                statistics=built.statistics,
-                libraries=library_versions(),
-                code_version=code_version(),
-                created=datetime.now(UTC).isoformat(timespec="seconds"),
-                build_seconds=round(time.perf_counter() - started, 3),
-                folder="" if self.is_local else _REMOTE_FOLDER,
-            )
-            publish = self._publish_folder if self.is_local else self._publish_manifest
-            return publish(draft, manifest)
-
-    @contextmanager
-    def is_free(self, kind: str, fingerprint: str) -> Iterator[bool]:
-        """Whether no process builds the artifact; no builder of a local store begins in the block.
-
-        On an object store nobody can know, and the answer is yes.
-        """
-        lock = self._lock(kind, fingerprint)
-        if not self.is_local or not Path(lock.lock_file).exists():
-            yield True
-            return
-        try:
-            with lock.acquire(timeout=0):
-                yield True
-        except Timeout:
-            yield False
-
-    def _lock(self, kind: str, fingerprint: str) -> FileLock:
-        """The lock of a local store's builders; the system releases it if its process dies."""
-        return FileLock(f"{self.root}/{kind}/.lock-{fingerprint}")
+                is_ours = False
+            published = self.find(kind, fingerprint)
+            if published is None:
+                raise FileNotFoundError(f"{kind}/{fingerprint} was removed as it was published")
+            if not is_ours:
+                logger.info("another process has published %s/%s", kind, fingerprint)
+                kept = {published.path(name) for name in published.names()}
+                for path in {draft.path(name) for name in draft.written} - kept:
+                    remove(self.filesystem, path)
+            remove(self.filesystem, draft.work)
+            return replace(published, reused=not is_ours)
 
     @contextmanager
     def _turn(self, kind: str, fingerprint: str) -> Iterator[None]:
@@ -161,15 +147,9 @@ class ArtifactStore:
             yield
             return
         folder = Path(self.root) / kind
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(
-                f"the store cannot be written: {folder} cannot be made ({error.strerror}); choose "
-                "another store"
-            ) from error
-        lock = self._lock(kind, fingerprint)
+        lock = FileLock(folder / f".lock-{fingerprint}")  # the system frees it if its process dies
         with store_errors_explained(self.url):
+            folder.mkdir(parents=True, exist_ok=True)
             try:
                 lock.acquire(timeout=0)
             except Timeout:
@@ -184,76 +164,38 @@ class ArtifactStore:
         """The draft that this code builds the artifact in, as an interrupted build left it."""
         folder = f"{self.root}/{kind}"
         code = hashlib.sha256(code_version().encode()).hexdigest()[:8]
-        work = f".work-{fingerprint}-{code}"
         root = f"{folder}/{fingerprint}"
-        if self.is_local:
-            if Path(root).exists():
-                raise UserError(
-                    f"{root} has no {MANIFEST_NAME} and stands where an artifact is to be "
-                    "published; remove it and run again"
-                )
-            root = f"{folder}/.draft-{fingerprint}-{code}"
-            Path(root).mkdir(exist_ok=True)
-        else:
+        if not self.is_local:
             root = f"{root}/{_REMOTE_FOLDER}"
+        elif Path(root).exists():
+            raise UserError(
+                f"{root} has no {MANIFEST_NAME} and stands where an artifact is to be published; "
+                "remove it and run again"
+            )
+        else:
+            root = f"{folder}/.draft-{fingerprint}-{code}"
+        draft = Draft(fingerprint, self.filesystem, root, f"{folder}/.work-{fingerprint}-{code}")
         with store_errors_explained(self.url):
-            for name in names_in(self.filesystem, folder):
-                if name.startswith(f".work-{fingerprint}") and name != work:
-                    logger.warning(
-                        "%s/%s was begun by another version of Bertsmith and starts over; "
-                        "`bertsmith store prune` removes what that left in %s",
-                        kind, fingerprint, name,
-                    )  # fmt: skip
-            draft = Draft(fingerprint, self.filesystem, root, f"{folder}/{work}")
             draft.note(INPUTS_NAME, json.dumps(dict(inputs)))
         return draft
 
-    def _publish_folder(self, draft: Draft, manifest: Manifest) -> Artifact:
-        """Make a local draft visible by one rename, after everything in it is on the disk."""
-        folder, root = Path(draft.root), f"{self.root}/{manifest.kind}/{manifest.fingerprint}"
-        _keep_only(folder, manifest.files)
-        write_to_disk(folder / MANIFEST_NAME, manifest.to_json())
+    def _publish(self, draft: Draft, manifest: Manifest) -> bool:
+        """Make the files visible as an artifact; False where another builder was first.
+
+        Local files become visible by one rename, after all of them are on the disk; those on an
+        object store by a manifest that only one builder creates.
+        """
+        root = f"{self.root}/{manifest.kind}/{manifest.fingerprint}"
+        text = manifest.to_json()
+        if not self.is_local:
+            return create_only(self.filesystem, f"{root}/{MANIFEST_NAME}", text.encode())
+        folder = Path(draft.root)
+        folder.mkdir(exist_ok=True)
+        for path in folder.rglob("*"):  # an earlier build of the draft may have named others
+            if path.is_file() and path.relative_to(folder).as_posix() not in manifest.files:
+                path.unlink()
+        write_to_disk(folder / MANIFEST_NAME, text)
         flush_folders(folder)
-        try:
-            folder.rename(root)
-        except OSError:
-            # A builder that this machine's lock does not reach, on a shared disk, was first.
-            published = self.find(manifest.kind, manifest.fingerprint)
-            if published is None:
-                raise
-            return self._withdraw(draft, published)
+        folder.rename(root)
         flush(folder.parent)
-        remove(self.filesystem, draft.work)
-        return Artifact(manifest, root, self.filesystem, reused=False)
-
-    def _publish_manifest(self, draft: Draft, manifest: Manifest) -> Artifact:
-        """Make the files on an object store visible by a manifest that only one builder creates."""
-        path = f"{self.root}/{manifest.kind}/{manifest.fingerprint}/{MANIFEST_NAME}"
-        is_ours = create_only(self.filesystem, path, manifest.to_json().encode())
-        published = self.find(manifest.kind, manifest.fingerprint)
-        if published is None:
-            raise FileNotFoundError(f"{path} was removed as soon as it was written")
-        if not is_ours:
-            return self._withdraw(draft, published)
-        remove(self.filesystem, draft.work)
-        return replace(published, reused=False)
-
-    def _withdraw(self, draft: Draft, published: Artifact) -> Artifact:
-        """Remove what this builder made: another one has `published` the artifact."""
-        logger.info("another process has published %s/%s", published.kind, published.fingerprint)
-        kept = {published.path(name) for name in published.names()}
-        for path in {draft.path(name) for name in draft.written} - kept:
-            remove(self.filesystem, path)
-        remove(self.filesystem, draft.work)
-        return published
-
-
-def _keep_only(folder: Path, names: Iterable[str]) -> None:
-    """Remove from `folder` every file not named, and the directories that this empties."""
-    kept = {folder / name for name in names}
-    for path in sorted(folder.rglob("*"), reverse=True):
-        if path.is_dir() and not path.is_symlink():
-            if not any(path.iterdir()):
-                path.rmdir()
-        elif path not in kept:
-            path.unlink()
+        return True

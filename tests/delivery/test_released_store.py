@@ -74,7 +74,7 @@ def test_no_format_is_newer_than_this_codes(artifacts: dict[str, Artifact]) -> N
 
 
 def test_the_inventory_lists_them(store: Path, artifacts: dict[str, Artifact]) -> None:
-    listed = {entry.manifest.kind for entry in take_inventory(ArtifactStore(store)).artifacts}
+    listed = {entry.kind for entry in take_inventory(ArtifactStore(store)) if entry.manifest}
     assert listed == set(artifacts)
 
 

@@ -153,7 +153,10 @@ CASES: dict[str, tuple[Mistake, str]] = {
         _with_manifest(_file_of("../../x")),
         "must be relative, .*'../../x'",
     ),
-    "file that is the manifest": (_with_manifest(_file_of("manifest.json")), "is no file of"),
+    "file that is the manifest": (
+        _with_manifest(_file_of("manifest.json")),
+        "must be relative, .*'manifest.json'",
+    ),
     "checksum that is a path": (
         _with_manifest(_checksum("../" * 21 + "x")),
         "not a valid manifest .*sha256",

@@ -36,25 +36,26 @@ def show(context: typer.Context, home: Home = None, store: Store = None) -> None
 
     artifacts, tracker = _open(home, store), tracker_of(home)
     models = fingerprints_in_use(tracker) if tracker.exists() else {}
-    inventory = take_inventory(artifacts)
-    users = inventory.users()
-    if not inventory.artifacts and not inventory.leftovers:
+    entries = take_inventory(artifacts)
+    if not entries:
         print(f"The store {redacted(artifacts.url)} is empty; `bertsmith run` fills it.")
         return
     print(f"store    {redacted(artifacts.url)}\nregistry {tracker.shown_uri}\n")
     print(f"{'kind':<16} {'fingerprint':<13} {'size':>9} {'age':>13}  {'made by':<22} used by")
-    kinds = {each.fingerprint: each.kind for each in inventory.artifacts}
-    for each in inventory.artifacts:
-        stages = [f"{kinds[name]} {name[:8]}" for name in users[each.fingerprint]]
+    for each in entries:
+        if each.manifest is None:
+            print(f"{_row(each)} {_age(each.modified):>13}  {_UNFINISHED}")
+            continue
+        stages = [
+            f"{user.kind} {user.fingerprint[:8]}"
+            for user in entries
+            if user.manifest and each.fingerprint in user.inputs
+        ]
         used_by = ", ".join([*stages, *models.get(each.fingerprint, ())]) or "-"
-        made_by = each.manifest.code_version if each.manifest else ""
-        print(f"{_row(each)} {_age(each.modified):>13}  {made_by:<22} {used_by}")
-    for left in inventory.leftovers:
-        print(
-            f"{_row(left)} {_age(left.modified):>13}  {_UNFINISHED}"
-            + (", being built" if left.is_held else "")
-        )
-    print(f"\n{len(inventory.artifacts)} artifacts, {_size(inventory.num_bytes)} in all")
+        print(f"{_row(each)} {_age(each.modified):>13}  {each.manifest.code_version:<22} {used_by}")
+    total = sum(each.num_bytes for each in entries)
+    num_artifacts = sum(each.manifest is not None for each in entries)
+    print(f"\n{num_artifacts} artifacts, {_size(total)} in all")
 
 
 @commands.command()
@@ -85,14 +86,14 @@ def prune(
     Example: bertsmith store prune --days 7
     """
     from pipelines.registry.find import fingerprints_in_use
-    from pipelines.store.pruning import carry_out, plan, take_inventory
+    from pipelines.store.pruning import plan, remove_entry, take_inventory
 
     now = datetime.now(UTC)
     artifacts, tracker = _open(home, store), tracker_of(home)
-    inventory = take_inventory(artifacts)
+    entries = take_inventory(artifacts)
     has_registry = tracker.exists()
     models = fingerprints_in_use(tracker) if has_registry else {}
-    kinds = {entry.kind for entry in inventory.artifacts}
+    kinds = {entry.kind for entry in entries if entry.manifest}
     if not models and not without_models and kinds & _TRAINED:
         state = "has no models" if has_registry else "is not there"
         raise UserError(
@@ -102,7 +103,7 @@ def prune(
         )
     since = now - timedelta(days=days)
     in_use = fingerprints_in_use(tracker, since=since) if has_registry else {}
-    removals = plan(inventory, in_use, now=now, days=days)
+    removals = plan(entries, in_use, now=now, days=days)
     print(f"store    {redacted(artifacts.url)}\nregistry {tracker.shown_uri}\n")
     if not removals:
         print("Nothing to remove.")
@@ -114,10 +115,9 @@ def prune(
     if not yes:
         print(f"\n{_size(total)} would be freed; the same command with --yes removes it.")
         return
-    done = carry_out(artifacts, removals)
-    print(f"\n{_size(sum(removal.num_bytes for removal in done))} freed.")
-    if len(done) < len(removals):
-        print(f"{len(removals) - len(done)} entries are in use by a running build and stay.")
+    for removal in removals:
+        remove_entry(artifacts, removal)
+    print(f"\n{_size(total)} freed.")
 
 
 def _open(home: Path | None, store: str | None) -> "ArtifactStore":

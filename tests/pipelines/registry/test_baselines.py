@@ -80,7 +80,7 @@ def test_an_evaluation_and_a_card_have_them_beside_the_majority_class(
     assert "constant guess" in model_card("classification", "It.", "x/1", model, {})
     # A look through the store tells that the evaluation stands on them, so `prune` keeps both.
     found = build_baselines(model, dataset, models.context.store)
-    artifacts = take_inventory(models.context.store).artifacts
+    artifacts = [each for each in take_inventory(models.context.store) if each.manifest]
     (stored,) = (each for each in artifacts if each.fingerprint == evaluation.fingerprint)
     assert found.fingerprint in stored.inputs
 
