@@ -41,7 +41,7 @@ from bert_core.model.encoder import cross_entropy_sum
 from bert_core.training.state import load_model
 from pipelines.cluster import connect, disconnect
 from pipelines.stage import StageContext
-from pipelines.stages.evaluation.stage import build_baselines
+from pipelines.stages.evaluation import build_baselines
 from pipelines.stages.examples.batches import ExampleReader, evaluation_batches
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.stages.finetuning.stage import build_task_model

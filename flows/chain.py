@@ -4,20 +4,22 @@ from flows.reporting.report import RANDOM_TWIN
 from flows.run import Run
 from pipelines.recipes.recipe import Recipe, Until
 from pipelines.registry.opening import resolved_encoder
-from pipelines.stages.corpus import CORPUS
+from pipelines.stages import (
+    CORPUS,
+    DATASET,
+    EVALUATION,
+    EXAMPLES,
+    FINETUNING,
+    PRETRAINING,
+    VOCABULARY,
+)
 from pipelines.stages.corpus.stage import build_corpus
-from pipelines.stages.dataset import DATASET
 from pipelines.stages.dataset.stage import build_dataset
-from pipelines.stages.evaluation import EVALUATION
-from pipelines.stages.evaluation.stage import build_evaluation
-from pipelines.stages.examples import EXAMPLES
+from pipelines.stages.evaluation import build_evaluation
 from pipelines.stages.examples.stage import build_examples
-from pipelines.stages.finetuning import FINETUNING
 from pipelines.stages.finetuning.stage import build_task_model
-from pipelines.stages.pretraining import PRETRAINING
 from pipelines.stages.pretraining.continuing import check_objective
 from pipelines.stages.pretraining.stage import build_encoder
-from pipelines.stages.vocabulary import VOCABULARY
 from pipelines.stages.vocabulary.stage import build_vocabulary
 from pipelines.train.imported_models import existing_encoder
 

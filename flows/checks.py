@@ -49,8 +49,8 @@ def check_run(recipe: Recipe, until: Until) -> None:
         check_ranks(recipe.runtime, split_of(recipe.pretraining))
     if trains_task:
         from pipelines.stages.dataset.items import check_inputs as check_dataset
-        from pipelines.stages.finetuning.preparation import check_settings
         from pipelines.stages.finetuning.settings import shared_split
+        from pipelines.stages.finetuning.training import check_settings
         from pipelines.train.placement import check_ranks
 
         split = shared_split(recipe.finetuning)

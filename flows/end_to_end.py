@@ -12,8 +12,7 @@ from pipelines.recipes.recipe import Recipe, Until
 from pipelines.registry.promote import awaiting_promotion
 from pipelines.registry.prove import Proof, verify
 from pipelines.registry.register import Submission, register
-from pipelines.show.pictures import log_evidence
-from pipelines.show.showcase import filled_masks, predictions
+from pipelines.show import filled_masks, log_evidence, predictions
 from pipelines.store import Artifact
 from pipelines.train.imported_models import existing_encoder
 

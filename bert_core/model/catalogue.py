@@ -24,12 +24,10 @@ from bert_core.model.task_models import (
     TokenClassifier,
 )
 from bert_core.model.trainable import (
-    Kinds,
     Model,
     Sum,
     Sums,
     TrainableModel,
-    accuracy_by_kind,
     classification_sums,
 )
 
@@ -74,15 +72,10 @@ class PretrainingModel(TrainableModel):
         return sums
 
     @torch.no_grad()
-    def evaluation_sums(self, batch: PretrainingBatch, kinds: Kinds | None = None) -> Sums:
-        """As promised, and `mlm_accuracy/<kind>` for each of `kinds` of tokens.
-
-        Raises ValueError as `loss_sums` does.
-        """
+    def evaluation_sums(self, batch: PretrainingBatch) -> Sums:
         self._check_pairs(batch)
         mlm_logits, nsp_logits = self(batch.tokens, batch.masked_positions)
         sums = classification_sums("mlm", mlm_logits, batch.masked_labels, batch.counts["mlm"])
-        sums |= accuracy_by_kind("mlm", mlm_logits, batch.masked_labels, kinds or {})
         if nsp_logits is not None:
             labels = batch.next_sentence_labels
             assert labels is not None
@@ -138,12 +131,10 @@ class LanguageModel(TrainableModel):
         return {"label": Sum(loss, batch.num_labels)}
 
     @torch.no_grad()
-    def evaluation_sums(self, batch: LabelledBatch, kinds: Kinds | None = None) -> Sums:
-        """As promised, and `label_accuracy/<kind>` for each of `kinds` of tokens."""
+    def evaluation_sums(self, batch: LabelledBatch) -> Sums:
         positions = torch.arange(batch.tokens.num_tokens, device=batch.labels.device)
         logits = self(batch.tokens, positions)
-        sums = classification_sums("label", logits, batch.labels, batch.num_labels)
-        return sums | accuracy_by_kind("label", logits, batch.labels, kinds or {})
+        return classification_sums("label", logits, batch.labels, batch.num_labels)
 
 
 __all__ = [

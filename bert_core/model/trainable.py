@@ -5,7 +5,7 @@ T = ragged tokens, B = sequences, D = hidden size.
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -29,7 +29,6 @@ class Sum(NamedTuple):
 
 
 Sums = dict[str, Sum]
-Kinds = Mapping[str, Tensor]  # of classes: [C] bool by the name of the kind
 
 
 class Model(nn.Module):
@@ -126,19 +125,6 @@ def classification_sums(name: str, logits: Tensor, labels: Tensor, count: int) -
         f"{name}_loss": Sum(cross_entropy_sum(logits, labels), count),
         f"{name}_accuracy": Sum(num_correct(logits, labels).float(), count),
     }
-
-
-def accuracy_by_kind(name: str, logits: Tensor, labels: Tensor, kinds: Kinds) -> Sums:
-    """Right answers of `logits` [N, C] where the label is of each kind; asks the device.
-
-    Negative labels are of no kind.
-    """
-    is_right = logits.argmax(dim=-1) == labels
-    sums = {}
-    for kind, is_kind in kinds.items():
-        counts = is_kind[labels.clamp(min=0)] & (labels >= 0)
-        sums[f"{name}_accuracy/{kind}"] = Sum((is_right & counts).sum().float(), int(counts.sum()))
-    return sums
 
 
 def checked_labels(num_labels: int, labels: Sequence[str] | None) -> tuple[str, ...] | None:

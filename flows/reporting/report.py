@@ -13,10 +13,9 @@ from pipelines.registry.compare import Comparison
 from pipelines.registry.promote import Promotion
 from pipelines.registry.prove import Verification
 from pipelines.registry.register import RegisteredModel
-from pipelines.show.showcase import FilledMask, Prediction
-from pipelines.stages import STAGES
-from pipelines.stages.evaluation.stage import beside
-from pipelines.stages.finetuning import FINETUNING
+from pipelines.show import FilledMask, Prediction
+from pipelines.stages import FINETUNING, STAGES
+from pipelines.stages.evaluation import beside
 from pipelines.store import Artifact
 from pipelines.tasks import family_title
 
@@ -110,7 +109,6 @@ def _of_encoder(statistics: Mapping[str, Any]) -> list[Figure]:
     objective, tokens = ("clm", "next tokens") if is_causal else ("mlm", "masked tokens")
     named = (
         (f"{tokens}, held-out", f"{objective}_accuracy", "most frequent token"),
-        ("of these, content words", f"{objective}_accuracy/content", "most frequent of them"),
         ("perplexity of these", f"{objective}_perplexity", "token frequencies"),
         ("next sentence, held-out", "nsp_accuracy", "majority class"),
     )

@@ -13,7 +13,7 @@ from pipelines.registry.find import (
 from pipelines.registry.opening import open_model
 from pipelines.stages.dataset.items import LeftOut, read_labelled, resolved
 from pipelines.stages.dataset.settings import LabelledDataset, LabelledFile
-from pipelines.stages.evaluation.stage import figures_on
+from pipelines.stages.evaluation import figures_on
 from pipelines.store import ArtifactStore
 from pipelines.tasks import Items, Reading, family_for, family_module, family_of_model
 from pipelines.tasks.encoding import class_names

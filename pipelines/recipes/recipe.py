@@ -186,8 +186,7 @@ class Recipe(Settings):
 
     @model_validator(mode="after")
     def _sections_fit(self) -> Self:
-        fault = self.tokenizer.fault_with(self.tokenizer.encoder)
-        fault = fault or self.pretraining.fault_with(self.examples)
+        fault = self.pretraining.fault_with(self.examples)
         if fault:
             raise ValueError(fault)
         if not self.pretrains:

@@ -13,7 +13,7 @@ from bert_core.model.catalogue import EncoderModel
 from bert_core.training.state import model_class_in
 from pipelines.errors import redacted
 from pipelines.stages import STAGES
-from pipelines.stages.evaluation.stage import beside
+from pipelines.stages.evaluation import beside
 from pipelines.store import Artifact
 from pipelines.tasks import family, family_names
 

@@ -29,7 +29,7 @@ from pipelines.registry.find import (
 )
 from pipelines.registry.prove import CannotCompareError, Evaluation, VerificationError, evaluated
 from pipelines.stages.dataset.stage import family_of, read_items
-from pipelines.stages.evaluation.stage import answers_in, build_baselines
+from pipelines.stages.evaluation import answers_in, build_baselines
 from pipelines.store import Artifact, ArtifactStore
 from pipelines.tasks import Answers, Items, TaskFamily
 from pipelines.tasks.scoring import WeightedScore, ratio

@@ -1,12 +1,64 @@
-"""The stages of the chain, in its order, and which one makes which kind of artifact."""
+"""The stages of the chain, in its order, and which one makes which kind of artifact.
 
-from pipelines.stages.corpus import CORPUS
-from pipelines.stages.dataset import DATASET
-from pipelines.stages.evaluation import EVALUATION
-from pipelines.stages.examples import EXAMPLES
-from pipelines.stages.finetuning import FINETUNING
-from pipelines.stages.pretraining import PRETRAINING
-from pipelines.stages.vocabulary import VOCABULARY
+Nothing heavy is imported here: who asks for a stage's name does not load torch or Ray.
+"""
+
+from pipelines.stage import Stage, Statistics
+
+
+def _score(statistics: Statistics) -> str:
+    """The family's main score, and of how many seeds it is the best."""
+    name = statistics["score"]
+    score = f"{name.removeprefix('eval/').replace('_', ' ')} {statistics[name]:.1%}"
+    if f"deviation/{name}" not in statistics:
+        return score
+    return (
+        f"{score}, of {statistics['num_seeds']} seeds {statistics[f'mean/{name}']:.1%} "
+        f"± {statistics[f'deviation/{name}']:.1%}"
+    )
+
+
+CORPUS = Stage(
+    name="corpus",
+    title="corpus",
+    kind="corpus",
+    version=3,
+    headline=lambda statistics: f"{statistics['train']['documents']:,} training documents",
+)
+VOCABULARY = Stage(
+    name="vocabulary",
+    title="vocabulary",
+    kind="vocabulary",
+    version=1,
+    headline=lambda statistics: f"{statistics['size']:,} tokens",
+)
+EXAMPLES = Stage(
+    name="examples",
+    title="examples",
+    kind="examples",
+    version=2,
+    headline=lambda statistics: f"{statistics['train']['examples']:,} training examples",
+)
+PRETRAINING = Stage(
+    name="pretraining",
+    title="pretraining",
+    kind="encoder",
+    version=4,
+    headline=lambda statistics: f"{statistics['num_parameters']:,} parameters",
+)
+DATASET = Stage(
+    name="dataset",
+    title="dataset",
+    kind="dataset",
+    version=5,
+    headline=lambda statistics: f"{sum(statistics['items'].values()):,} items",
+)
+FINETUNING = Stage(
+    name="finetuning", title="fine-tuning", kind="finetuned", version=4, headline=_score
+)
+EVALUATION = Stage(
+    name="evaluation", title="evaluation", kind="evaluation", version=5, headline=_score
+)
 
 CHAIN = (CORPUS, VOCABULARY, EXAMPLES, PRETRAINING, DATASET, FINETUNING, EVALUATION)
 STAGES = {stage.kind: stage for stage in CHAIN}

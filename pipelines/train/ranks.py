@@ -4,7 +4,7 @@ All ranks call the collective operations in the same order. Ray is imported in f
 are added up outside of training runs too, which need not spend a second on it.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -95,17 +95,12 @@ def sum_over_ranks(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def means_over_ranks(
-    names: Sequence[str],
-    num_batches: int,
-    sums: "Iterable[tuple[int, Mapping[str, Sum]]]",
-    *,
-    may_be_empty: Collection[str] = (),
+    names: Sequence[str], num_batches: int, sums: "Iterable[tuple[int, Mapping[str, Sum]]]"
 ) -> dict[str, float]:
     """Each figure's mean over all batches of all ranks, the same to the bit for any number of them.
 
     `sums` holds what this rank's batches add up to, each with its number among `num_batches`; a
-    rank may have none. A figure that counted nothing on any rank is left out where it
-    `may_be_empty`; for another one ValueError is raised.
+    rank may have none. Raises ValueError for a figure that counted nothing on any rank.
     """
     rows = np.zeros((num_batches, len(names), 2))
     for number, batch in sums:
@@ -115,10 +110,6 @@ def means_over_ranks(
     # Every row comes from one rank and is exact; they are added in the order of the batches.
     totals = sum_over_ranks(rows).sum(axis=0)
     for name, (_, count) in zip(names, totals, strict=True):
-        if not count and name not in may_be_empty:
+        if not count:
             raise ValueError(f"there is nothing to average: no item counted for {name}")
-    return {
-        name: float(total / count)
-        for name, (total, count) in zip(names, totals, strict=True)
-        if count
-    }
+    return {name: float(total / count) for name, (total, count) in zip(names, totals, strict=True)}

@@ -24,7 +24,7 @@ from pipelines.stages.corpus.settings import CorpusSettings, TextFiles
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset
-from pipelines.stages.evaluation.stage import build_evaluation
+from pipelines.stages.evaluation import build_evaluation
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
 from pipelines.stages.finetuning.settings import FinetuningSettings

@@ -14,7 +14,7 @@ from pipelines.stage import StageContext
 from pipelines.stages import CHAIN
 from pipelines.stages.corpus.shards import read_documents
 from pipelines.stages.dataset.stage import read_items
-from pipelines.stages.evaluation.stage import REPORT_FILE, build_evaluation
+from pipelines.stages.evaluation import REPORT_FILE, build_evaluation
 from pipelines.stages.examples.batches import ExampleReader, micro_batches
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.stages.finetuning.stage import build_task_model

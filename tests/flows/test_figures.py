@@ -19,16 +19,13 @@ def test_an_encoder_is_judged_by_what_it_was_trained_for(
     figures = {f"eval/{metric}": 0.5, f"baseline/{metric}": 0.1}
     perplexity = metric.replace("accuracy", "perplexity")
     figures |= {f"eval/{perplexity}": 12.3456, f"baseline/{perplexity}": 1234.5}
-    figures |= {f"eval/{metric}/content": 0.2, f"baseline/{metric}/content": 0.02}
     encoder = ArtifactStore(tmp_path / "store").get_or_build(
         "encoder", version=1, settings={}, inputs={}, build=lambda draft: Built([], figures)
     )
     record = StageRecord("pretraining", encoder, seconds=1.0)
-    figure, content, choices = figures_of(RunReport("end-to-end", Recipe(), records=[record]))
+    figure, choices = figures_of(RunReport("end-to-end", Recipe(), records=[record]))
     assert (figure.name, figure.value) == (name, 0.5)
     assert figure.baselines == {"most frequent token": 0.1}
-    assert content.value == 0.2
-    assert content.baselines == {"most frequent of them": 0.02}
     assert (figure.shown(), figure.baselines_shown()) == ("50.0%", "most frequent token 10.0%")
     assert (choices.shown(), choices.baselines_shown()) == ("12.35", "token frequencies 1,234")
 

@@ -26,7 +26,7 @@ from pipelines.settings import RuntimeSettings
 from pipelines.stage import StageContext
 from pipelines.stages.pretraining import stage
 from pipelines.stages.pretraining.settings import PretrainingSettings
-from pipelines.stages.pretraining.training import Pretraining, PretrainingJob
+from pipelines.stages.pretraining.stage import Pretraining, PretrainingJob
 from pipelines.store import ArtifactStore
 
 ROOT = Path(__file__).parents[2]

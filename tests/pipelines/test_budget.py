@@ -12,9 +12,8 @@ from pipelines.errors import UserError
 from pipelines.recipes.files import read_recipe
 from pipelines.settings import RuntimeSettings
 from pipelines.stage import Progress
-from pipelines.stages.pretraining.budget import steps_within, training_seconds
 from pipelines.stages.pretraining.settings import PretrainingSettings
-from pipelines.stages.pretraining.stage import build_encoder
+from pipelines.stages.pretraining.stage import build_encoder, steps_within, training_seconds
 from pipelines.store import ArtifactStore
 from pipelines.train.job import Timing
 

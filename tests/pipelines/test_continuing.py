@@ -14,11 +14,12 @@ from bert_core.hugging_face import export_model
 from bert_core.model.catalogue import PretrainingModel, build_model
 from bert_core.model.preparation import resize_vocabulary
 from bert_core.training.state import load_encoder_into, load_model, save_model
+from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.errors import UserError
 from pipelines.settings import RuntimeSettings
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
-from pipelines.stages.pretraining.continuing import continued_model, settings_for
+from pipelines.stages.pretraining.continuing import check_objective, continued_model, settings_for
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
 from pipelines.stages.vocabulary.settings import VocabularySettings
@@ -115,31 +116,6 @@ def test_of_a_model_for_another_task_the_encoder_is_taken(
     assert torch.equal(kept["encoder.embeddings.token"], source.encoder.embeddings.token)
 
 
-def test_words_of_the_corpus_become_tokens_at_the_end(folder, source, small_corpus, small_context):
-    settings = VocabularySettings(encoder=str(folder), added_words=20)
-    vocabulary = build_vocabulary(settings, small_corpus, small_context)
-    before = load_tokenizer(build_vocabulary(
-        VocabularySettings(encoder=str(folder)), small_corpus, small_context
-    ))  # fmt: skip
-    tokenizer = load_tokenizer(vocabulary)
-    assert tokenizer.tokens[:-20] == before.tokens
-    for word in tokenizer.tokens[-20:]:
-        assert len(before.encode(word)) > 1
-        assert [tokenizer.tokens[index] for index in tokenizer.encode(word)] == [word]
-    heldout = vocabulary.statistics["heldout"], vocabulary.statistics["heldout_before"]
-    assert heldout[0]["tokens_per_word"] < heldout[1]["tokens_per_word"]
-    alone = replace(small_context, runtime=RuntimeSettings(num_workers=1))
-    assert build_vocabulary(settings, small_corpus, alone).fingerprint == vocabulary.fingerprint
-    encoder = existing_encoder(str(folder), small_context)
-    examples = examples_in(vocabulary, small_corpus, small_context)
-    chosen = settings_for(PretrainingSettings(), encoder, examples, vocabulary)
-    model = continued_model(chosen, encoder, examples)
-    table, old = model.encoder.embeddings.token, source.encoder.embeddings.token
-    assert torch.equal(table[:-20], old)
-    torch.testing.assert_close(table[-20:], old.mean(dim=0).expand(20, -1))
-    assert model.vocabulary_head.bias.shape == (tokenizer.vocab_size,)
-
-
 def test_examples_in_other_tokens_or_for_another_objective_are_refused(
     folder, small_corpus, small_context
 ):
@@ -148,13 +124,11 @@ def test_examples_in_other_tokens_or_for_another_objective_are_refused(
     examples = examples_in(other, small_corpus, small_context)
     with pytest.raises(UserError, match=r"does not begin with the tokens of pretraining\.encoder"):
         settings_for(PretrainingSettings(), encoder, examples, other)
-    own = build_vocabulary(VocabularySettings(encoder=str(folder)), small_corpus, small_context)
-    examples = examples_in(own, small_corpus, small_context, objective="clm")
     with pytest.raises(UserError, match=r"the objective mlm or mlm_nsp, not clm"):
-        settings_for(PretrainingSettings(), encoder, examples, own)
+        check_objective(ExampleSettings(objective="clm"), encoder)
 
 
-def test_added_words_do_not_begin_with_rows_that_nothing_trained(
+def test_tokens_that_a_vocabulary_adds_do_not_begin_with_rows_that_nothing_trained(
     source, small_corpus, small_vocabulary, small_context, tmp_path
 ):
     padded = PretrainingModel(source.config)
@@ -167,8 +141,11 @@ def test_added_words_do_not_begin_with_rows_that_nothing_trained(
     load_tokenizer(small_vocabulary).save(tmp_path)
     encoder = existing_encoder(str(tmp_path), small_context)
     for added in (4, 10):  # within the padding, and beyond
-        wanted = VocabularySettings(encoder=str(tmp_path), added_words=added)
-        vocabulary = build_vocabulary(wanted, small_corpus, small_context)
+        before = load_tokenizer(small_vocabulary)
+        tokens = [*before.tokens, *(f"word{number}" for number in range(added))]
+        WordPieceTokenizer(tokens, before.normalization).save(tmp_path / f"longer-{added}")
+        settings = VocabularySettings(tokenizer=str(tmp_path / f"longer-{added}"))
+        vocabulary = build_vocabulary(settings, small_corpus, small_context)
         examples = examples_in(vocabulary, small_corpus, small_context)
         chosen = settings_for(PretrainingSettings(), encoder, examples, vocabulary)
         model = continued_model(chosen, encoder, examples)

@@ -14,10 +14,6 @@ def test_the_vocabulary_of_a_recipe_goes_with_its_encoder() -> None:
     assert read_recipe("demo").tokenizer.encoder is None
     with pytest.raises(UserError, match=r"initialization=informed is for random weights"):
         read_recipe("demo", [*override, "pretraining.initialization=informed"])
-    with pytest.raises(UserError, match=r"added_words=\d+ requires pretraining\.encoder"):
-        read_recipe("demo", ["vocabulary.added_words=5"])
-    added = read_recipe("demo", [*override, "vocabulary.added_words=5"])
-    assert added.vocabulary.added_words == 5
 
 
 def test_a_recipe_that_was_written_down_follows_another_encoder(tmp_path) -> None:

@@ -6,9 +6,8 @@ import pytest
 
 from pipelines.errors import UserError
 from pipelines.recipes.files import read_recipe
-from pipelines.stages.finetuning.preparation import check_settings
 from pipelines.stages.finetuning.settings import FinetuningSettings
-from pipelines.stages.finetuning.training import evaluation_interval
+from pipelines.stages.finetuning.training import check_settings, evaluation_interval
 from pipelines.tasks import family
 
 

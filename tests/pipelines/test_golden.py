@@ -12,16 +12,13 @@ import pytest
 
 from pipelines.settings import RuntimeSettings
 from pipelines.stage import Stage, StageContext
-from pipelines.stages.corpus import CORPUS
+from pipelines.stages import CORPUS, DATASET, EXAMPLES, VOCABULARY
 from pipelines.stages.corpus import stage as corpus_stage
 from pipelines.stages.corpus.settings import CorpusSettings, TextFiles
-from pipelines.stages.dataset import DATASET
 from pipelines.stages.dataset import stage as labelled_stage
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
-from pipelines.stages.examples import EXAMPLES
 from pipelines.stages.examples import stage as examples_stage
 from pipelines.stages.examples.settings import ExampleSettings
-from pipelines.stages.vocabulary import VOCABULARY
 from pipelines.stages.vocabulary import stage as vocabulary_stage
 from pipelines.stages.vocabulary.settings import VocabularySettings
 from pipelines.store import Artifact, ArtifactStore

@@ -8,11 +8,11 @@ import pytest
 import regex
 from tokenizers import Tokenizer
 
-from bert_core.vocabulary import WordPieceTokenizer
+from bert_core.vocabulary import SPECIAL_TOKENS, WordPieceTokenizer
 from pipelines.stages.corpus.cleaning import SENTENCE_TERMINATORS, split_sentences
 from pipelines.stages.vocabulary.encoding import SentenceEncoder
-from pipelines.stages.vocabulary.learning import choose_alphabet, count_words, learn_tokens
 from pipelines.stages.vocabulary.settings import VocabularySettings
+from pipelines.stages.vocabulary.stage import choose_alphabet, count_words, learn_tokens
 
 # Words that only their marks tell apart, and a sentence around them.
 LANGUAGES = {
@@ -50,9 +50,8 @@ def tokenizer(tmp_path_factory) -> WordPieceTokenizer:
         writer.write_table(table)
     counts = count_words(shard, settings.normalization, by_source=False)[""]
     alphabet = choose_alphabet(counts, coverage=1.0, limit=1_000)
-    tokens = learn_tokens(
-        counts, size=1_500, alphabet=alphabet, num_unused=0, min_frequency=2
-    )  # fmt: skip
+    fixed = [*SPECIAL_TOKENS, *alphabet.first, *alphabet.continuing]
+    tokens = learn_tokens(counts, settings.model_copy(update={"size": 1_500}), fixed)
     return WordPieceTokenizer(tokens, settings.normalization)
 
 

@@ -9,7 +9,7 @@ from pipelines.stages.examples.objectives import (
     sentence_pairs,
     token_windows,
 )
-from pipelines.stages.examples.token_shards import TokenShard
+from pipelines.stages.examples.shards import TokenShard
 
 CLS, SEP = 2, 3
 SPECIAL = SpecialIds(cls=CLS, sep=SEP)

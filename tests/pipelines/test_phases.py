@@ -1,5 +1,7 @@
 """Two phases in one run: short examples, then those of the full length; any step is found alone."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -10,7 +12,8 @@ from pipelines.stages.examples.batches import ExampleReader, micro_batches
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
 from pipelines.stages.pretraining.settings import PretrainingSettings, phases_of
-from pipelines.stages.pretraining.training import TrainingExamples
+from pipelines.stages.pretraining.stage import step_batches
+from pipelines.store import ArtifactStore
 
 TWO_PHASES = PretrainingSettings(
     num_steps=10, short_steps_fraction=0.7, global_batch_size=8, micro_batch_size=4,
@@ -38,10 +41,6 @@ def test_the_text_is_written_twice_in_two_lengths(examples, small_examples):
 def test_a_short_example_depends_on_no_worker(
     examples, small_corpus, small_vocabulary, small_context, tmp_path
 ):
-    from dataclasses import replace
-
-    from pipelines.store import ArtifactStore
-
     alone = replace(
         small_context, store=ArtifactStore(tmp_path), runtime=RuntimeSettings(num_workers=1)
     )
@@ -64,8 +63,8 @@ def test_phases_follow_each_other_and_cut_their_steps_as_they_say():
 
 @pytest.mark.parametrize("step", [0, 6, 7, 9])
 def test_a_step_on_either_side_of_the_boundary_is_what_its_own_phase_gives(examples, step):
-    training = TrainingExamples(TWO_PHASES, examples, 0, 1)
-    found = dict(training.micro_batches(step))  # asked for alone, as after a restart
+    readers = {name: ExampleReader(examples, name) for name in ("short", "train")}
+    found = dict(step_batches(TWO_PHASES, readers, step))  # asked for alone, as after a restart
     kind, first, size, cut = ("short", 0, 20, 6) if step < 7 else ("train", 7, 8, 4)
     expected = dict(
         micro_batches(
@@ -80,7 +79,7 @@ def test_a_step_on_either_side_of_the_boundary_is_what_its_own_phase_gives(examp
     assert max(batch.tokens.max_seqlen for batch in found.values()) <= (16 if step < 7 else 64)
     shared = {}
     for rank in range(2):
-        shared |= dict(TrainingExamples(TWO_PHASES, examples, rank, 2).micro_batches(step))
+        shared |= dict(step_batches(TWO_PHASES, readers, step, rank, 2))
     assert shared.keys() == expected.keys()
 
 

@@ -2,7 +2,7 @@
 
 import struct
 
-from pipelines.show.pictures import draw, training_panels
+from pipelines.show import draw, training_panels
 
 HISTORY = [
     {"step": 10, "train/loss": 6.0},

@@ -1,4 +1,4 @@
-"""A vocabulary that was made elsewhere: taken over, extended, and read with its added tokens."""
+"""A vocabulary that was made elsewhere: taken over, and read with its added tokens."""
 
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.state import load_model
 from bert_core.vocabulary import (
     AddedToken,
-    Normalization,
     WordPieceTokenizer,
 )
 from pipelines.errors import UserError
@@ -23,7 +22,6 @@ from pipelines.stages.examples.stage import build_examples
 from pipelines.stages.pretraining.continuing import continued_model, settings_for
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.vocabulary.encoding import SentenceEncoder
-from pipelines.stages.vocabulary.learning import extended
 from pipelines.stages.vocabulary.settings import VocabularySettings
 from pipelines.stages.vocabulary.stage import build_vocabulary, load_tokenizer
 from pipelines.train.imported_models import existing_encoder
@@ -59,11 +57,9 @@ def test_a_folder_that_says_its_case_is_taken_as_it_is(
     small_vocabulary, small_corpus, small_context, tmp_path
 ):
     load_tokenizer(small_vocabulary).save(tmp_path / "tokenizer")
-    settings = VocabularySettings(tokenizer=str(tmp_path / "tokenizer"), added_words=20)
+    settings = VocabularySettings(tokenizer=str(tmp_path / "tokenizer"))
     vocabulary = build_vocabulary(settings, small_corpus, small_context)
-    before = load_tokenizer(small_vocabulary)
-    assert load_tokenizer(vocabulary).tokens[: before.vocab_size] == before.tokens
-    assert vocabulary.statistics["size"] == before.vocab_size + 20
+    assert load_tokenizer(vocabulary).tokens == load_tokenizer(small_vocabulary).tokens
     missing = VocabularySettings(tokenizer=str(tmp_path / "nowhere"))
     with pytest.raises(UserError, match="nowhere does not exist; name"):
         build_vocabulary(missing, small_corpus, small_context)
@@ -72,11 +68,10 @@ def test_a_folder_that_says_its_case_is_taken_as_it_is(
 def test_settings_that_contradict_each_other_are_refused():
     with pytest.raises(UserError, match="both say which vocabulary"):
         read_recipe("demo", ["vocabulary.tokenizer=x", "vocabulary.encoder=y"])
-    recipe = read_recipe("continue", ["vocabulary.tokenizer=x", "vocabulary.added_words=5"])
-    assert recipe.tokenizer.encoder is None
+    assert read_recipe("continue", ["vocabulary.tokenizer=x"]).tokenizer.encoder is None
 
 
-def test_added_tokens_are_whole_in_examples_and_grow_with_the_embeddings(
+def test_added_tokens_are_whole_in_examples_and_in_the_model_that_goes_on(
     small_vocabulary, small_corpus, small_context, tmp_path
 ):
     base = load_tokenizer(small_vocabulary)
@@ -86,10 +81,10 @@ def test_added_tokens_are_whole_in_examples_and_grow_with_the_embeddings(
     export_model(tmp_path / "model", model, tokenizer)
     encoder = existing_encoder(str(tmp_path / "model"), small_context)
     assert encoder.statistics["added_tokens"] == 2
-    wanted = VocabularySettings(encoder=encoder.fingerprint, added_words=10)
-    vocabulary = build_vocabulary(wanted, small_corpus, small_context)
+    settings = VocabularySettings(encoder=encoder.fingerprint)
+    vocabulary = build_vocabulary(settings, small_corpus, small_context)
     read = load_tokenizer(vocabulary)
-    assert read.tokens[: tokenizer.vocab_size] == tokenizer.tokens
+    assert read.tokens == tokenizer.tokens
     assert read.added_tokens == tokenizer.added_tokens
     texts = ["<user> the sum of the array", "a<user>", "Of THE"]
     ids, counts = SentenceEncoder(read).encode(pa.array(texts))
@@ -101,19 +96,10 @@ def test_added_tokens_are_whole_in_examples_and_grow_with_the_embeddings(
     chosen = ExampleSettings(max_tokens=64, shard_tokens=4000)
     examples = build_examples(chosen, small_corpus, vocabulary, small_context)
     settings = settings_for(PretrainingSettings(), encoder, examples, vocabulary)
-    grown = continued_model(settings, encoder, examples)
+    model = continued_model(settings, encoder, examples)
     before = load_model(encoder.local_folder()).encoder.embeddings.token
-    assert torch.equal(grown.encoder.embeddings.token[: len(before)], before)
-    assert len(grown.encoder.embeddings.token) == read.vocab_size
-
-
-def test_tokens_do_not_follow_a_token_that_words_could_then_be_cut_into(small_vocabulary):
-    tokens = load_tokenizer(small_vocabulary).tokens
-    alone = AddedToken(content="covid", single_word=True)
-    tokenizer = WordPieceTokenizer(tokens, Normalization(), (alone,))
-    with pytest.raises(UserError, match="cannot follow the added token 'covid'"):
-        extended(tokenizer, {"xylophonic": 9, "zyzzyva": 9}, num_tokens=1, min_frequency=1)
+    assert torch.equal(model.encoder.embeddings.token, before)
 
 
 def test_a_vocabulary_that_is_learned_keeps_its_name() -> None:
-    assert VocabularySettings().named().keys().isdisjoint({"encoder", "added_words"})
+    assert VocabularySettings().named().keys().isdisjoint({"encoder", "tokenizer"})

@@ -15,12 +15,11 @@ import pytest
 from pipelines.cluster import map_tasks
 from pipelines.errors import UserError
 from pipelines.stage import Progress, StageContext
+from pipelines.stages import FINETUNING
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset
-from pipelines.stages.finetuning import headline
 from pipelines.stages.finetuning.settings import FinetuningSettings, SearchSettings
-from pipelines.stages.finetuning.stage import build_task_model
-from pipelines.stages.finetuning.trials import Trial, _trained
+from pipelines.stages.finetuning.stage import Trial, _trained, build_task_model
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
 from pipelines.store import Artifact, ArtifactStore
@@ -89,7 +88,7 @@ def test_values_are_searched_seeds_repeated_and_the_best_is_published(
     assert statistics["mean/eval/accuracy"] == pytest.approx(fmean(seeds))
     assert statistics["deviation/eval/accuracy"] == pytest.approx(stdev(seeds))
     assert (statistics["num_trials"], statistics["num_seeds"]) == (3, 2)
-    assert "of 2 seeds" in headline(statistics)
+    assert "of 2 seeds" in FINETUNING.headline(statistics)
     assert [(each.done, each.total) for each in told if each.unit == "trials"] == [
         (1, 2), (2, 2), (1, 1)
     ]  # fmt: skip

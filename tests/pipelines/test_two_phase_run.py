@@ -14,7 +14,7 @@ from bert_core.training.state import WEIGHTS_FILE, load_model
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
 from pipelines.stages.pretraining.settings import PretrainingSettings, phases_of
-from pipelines.stages.pretraining.training import Pretraining, PretrainingJob
+from pipelines.stages.pretraining.stage import Pretraining, PretrainingJob
 from pipelines.store.artifact import sha256_of_file
 from pipelines.train.saving import MODEL_FOLDER
 from tests.pipelines.small_trainings import train_small

@@ -15,7 +15,7 @@ from pipelines.cluster import map_tasks
 from pipelines.errors import redacted
 from pipelines.io.text import Tally
 from pipelines.stage import Progress, StageContext
-from pipelines.stages.corpus import CORPUS
+from pipelines.stages import CORPUS
 from pipelines.stages.corpus.cleaning import check_codes
 from pipelines.stages.corpus.screening import (
     ScreenedFile,

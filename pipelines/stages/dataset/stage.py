@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 from bert_core.model.rows import CODE_FILE
 from pipelines.errors import UserError
 from pipelines.stage import StageContext
+from pipelines.stages import DATASET
 from pipelines.stages.corpus.shards import Split, read_documents
-from pipelines.stages.dataset import DATASET
 from pipelines.stages.dataset.items import (
     LeftOut,
     Parts,

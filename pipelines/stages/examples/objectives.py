@@ -15,13 +15,13 @@ left-to-right model.
 import random
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.stages.examples.token_shards import TokenShard, ranges
+from pipelines.stages.examples.shards import Examples, TokenShard, ranges
 
 _MAX_TRIES: Final = 32
 
@@ -32,17 +32,6 @@ class SpecialIds:
 
     cls: int
     sep: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Examples:
-    """Examples one after the other: B examples of T tokens in all."""
-
-    input_ids: NDArray[np.int64]  # [T]
-    lengths: NDArray[np.int64]  # [B]
-    segment_b_start: NDArray[np.int64]  # [B] the length where there is one segment
-    is_random_next: NDArray[np.bool_] | None = None  # [B]
-    figures: dict[str, int] = field(default_factory=dict)
 
 
 def sentence_pairs(

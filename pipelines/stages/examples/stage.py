@@ -21,7 +21,7 @@ from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.cluster import map_tasks
 from pipelines.errors import UserError
 from pipelines.stage import StageContext
-from pipelines.stages.examples import EXAMPLES
+from pipelines.stages import EXAMPLES
 from pipelines.stages.examples.objectives import (
     Examples,
     SpecialIds,
@@ -35,10 +35,11 @@ from pipelines.stages.examples.shards import (
     example_schema,
     lists_in,
     read_example_batch,
+    read_token_shard,
     write_examples,
     write_slices,
+    write_token_shard,
 )
-from pipelines.stages.examples.token_shards import read_token_shard, write_token_shard
 from pipelines.stages.vocabulary.encoding import SentenceEncoder
 from pipelines.store import Artifact, Built, Draft, Workspace
 from pipelines.versions import versions_of

@@ -24,15 +24,13 @@ from bert_core.word_vectors import Cooccurrences, word_vectors
 from pipelines.errors import UserError
 from pipelines.stage import Observer, ignore
 from pipelines.stages.examples.settings import ExampleSettings
-from pipelines.stages.pretraining.baselines import counted_tokens
+from pipelines.stages.pretraining.figures import TokenModel, counted_tokens
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.store import Artifact
 from pipelines.train.imported_models import config_of
 from pipelines.train.ranks import sum_over_ranks
 from pipelines.train.settings import resolved_rate
-
-TokenModel = PretrainingModel | LanguageModel
 
 _WITH_VOCABULARY = (PretrainingModel.head_name, LanguageModel.head_name)
 
@@ -47,7 +45,7 @@ def settings_for(
     """`settings` with what follows from the encoder: fingerprint, size, rate, how heads begin.
 
     The size is None for one without a name. Raises UserError where the examples are in other tokens
-    than the encoder's, or ask a bidirectional encoder for the next token or the other way round.
+    than the encoder's.
     """
     config = config_of(encoder)
     tokenizer = WordPieceTokenizer.from_directory(encoder.local_folder())
@@ -60,7 +58,6 @@ def settings_for(
             "tokens of pretraining.encoder; set vocabulary.encoder to the same encoder and build "
             "the examples again"
         )
-    check_objective(ExampleSettings.model_validate(examples.manifest.settings), encoder)
     shape = config.num_layers, config.hidden_size, config.num_attention_heads
     names = {shape: name for name, shape in SIZES.items()}
     head = read_config(encoder.local_folder())["head"]
@@ -75,16 +72,14 @@ def settings_for(
 
 
 def check_objective(examples: ExampleSettings, encoder: Artifact) -> None:
-    """Raise UserError where `encoder` reads in both directions and is asked for the next token.
-
-    Or the other way round.
-    """
+    """Raise UserError unless a causal encoder is asked for the next token, and no other one."""
     is_causal = config_of(encoder).causal
     if is_causal != (examples.objective == "clm"):
-        wanted = "clm" if is_causal else "mlm or mlm_nsp"
+        trained_on = "clm" if is_causal else "mlm or mlm_nsp"
         raise UserError(
             f"the encoder that pretraining.encoder names was pretrained with the objective "
-            f"{wanted}, not {examples.objective}; set examples.objective or choose another encoder"
+            f"{trained_on}, not {examples.objective}; set examples.objective or choose another "
+            "encoder"
         )
 
 
@@ -126,26 +121,26 @@ _MOST_CONTEXTS: Final = 8192  # the most frequent tokens
 
 def new_model(settings: PretrainingSettings, examples: Artifact) -> TokenModel:
     """A model with random weights, as many positions as the longest examples have."""
-    said = ExampleSettings.model_validate(examples.manifest.settings)
+    read = ExampleSettings.model_validate(examples.manifest.settings)
     assert settings.size is not None, "only an encoder to go on from may have a size without a name"
     config = encoder_config(
         settings.size,
         examples.statistics["vocab_size"],
-        max_position_embeddings=said.max_tokens,
+        max_position_embeddings=read.max_tokens,
         hidden_dropout=settings.dropout,
         attention_dropout=settings.dropout,
-        causal=said.objective == "clm",
+        causal=read.objective == "clm",
     )
-    if said.objective == "clm":
+    if read.objective == "clm":
         return LanguageModel(config)
-    return PretrainingModel(config, next_sentence=said.objective == "mlm_nsp")
+    return PretrainingModel(config, next_sentence=read.objective == "mlm_nsp")
 
 
 def begin_informed(
     model: TokenModel,
     settings: PretrainingSettings,
     examples: Artifact,
-    counts: NDArray[np.float64],
+    counts: NDArray[np.int64],
     rank: int,
 ) -> None:
     """Let `model` begin as `initialization` says; all ranks call it.
@@ -164,7 +159,7 @@ def begin_informed(
 
 
 def example_vectors(
-    examples: Artifact, counts: NDArray[np.float64], width: int, seed: int, rank: int = 0
+    examples: Artifact, counts: NDArray[np.int64], width: int, seed: int, rank: int = 0
 ) -> Tensor:
     """[V, width] vectors of the tokens that `counts` [V] says occur; all ranks call it.
 
@@ -175,9 +170,11 @@ def example_vectors(
     if rank == 0:
         is_counted = counts > 0
         most_frequent = np.argsort(-counts, kind="stable")[:_MOST_CONTEXTS]
-        found = Cooccurrences(len(counts), most_frequent[is_counted[most_frequent]])
+        cooccurrences = Cooccurrences(len(counts), most_frequent[is_counted[most_frequent]])
         for ids in counted_tokens(examples, _MOST_TOKENS):
-            found.add(ids.flatten().to_numpy(), np.asarray(ids.offsets), is_counted)
-        known = min(width, *found.counts.shape)  # of a vocabulary smaller than the encoder is wide
-        vectors[:, :known] = word_vectors(found, known, seed=seed).numpy()
+            cooccurrences.add(ids.flatten().to_numpy(), np.asarray(ids.offsets), is_counted)
+        known = min(
+            width, *cooccurrences.counts.shape
+        )  # of a vocabulary smaller than the encoder is wide
+        vectors[:, :known] = word_vectors(cooccurrences, known, seed=seed).numpy()
     return torch.from_numpy(sum_over_ranks(vectors))

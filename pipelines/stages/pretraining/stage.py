@@ -1,22 +1,42 @@
 """Stage: from training examples to a pretrained encoder."""
 
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, cast
+
+from bert_core.batch import Batch
+from bert_core.model.catalogue import TrainableModel, count_parameters
+from bert_core.training.loop import MicroBatches
+from bert_core.training.step_operations import batch_operations
 from pipelines.errors import UserError
 from pipelines.stage import StageContext
-from pipelines.stages.examples.settings import ExampleSettings
-from pipelines.stages.pretraining import PRETRAINING
-from pipelines.stages.pretraining.continuing import settings_for
-from pipelines.stages.pretraining.settings import PretrainingSettings, split_of
-from pipelines.stages.pretraining.training import PretrainingJob
+from pipelines.stages import PRETRAINING
+from pipelines.stages.examples.batches import ExampleReader, micro_batches, prefetched
+from pipelines.stages.examples.settings import ExampleSet
+from pipelines.stages.pretraining.continuing import (
+    TokenModel,
+    begin_informed,
+    continued_model,
+    new_model,
+    settings_for,
+)
+from pipelines.stages.pretraining.figures import HeldoutExamples
+from pipelines.stages.pretraining.settings import PretrainingSettings, phases_of, split_of
 from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.store import Artifact, Built, Draft
 from pipelines.train.arithmetic import resolve, trains_best_on_single_threads
 from pipelines.train.checkpoints import CheckpointFolder
 from pipelines.train.imported_models import existing_encoder
+from pipelines.train.job import Timing, Training, TrainingJob
 from pipelines.train.launch import launched
+from pipelines.train.ranks import rank_and_world_size
 from pipelines.train.runs import finish_run, open_run, training_input, training_statistics
 from pipelines.train.saving import MODEL_FILES, publish_model
+from pipelines.train.settings import ENDLESS
 
-STAGE = PRETRAINING.name
+_LEAST_STEPS: Final = 10  # beyond those that a budget was timed by
 
 
 def build_encoder(
@@ -24,17 +44,8 @@ def build_encoder(
 ) -> Artifact:
     """Pretrain an encoder on `examples`, from random weights or from an existing encoder.
 
-    Its artifact holds weights, tokenizer and curve. Raises UserError where the examples were made
-    with another vocabulary, or in a way that the settings do not go with.
+    Its artifact holds weights, tokenizer and curve.
     """
-    if examples.manifest.inputs.get("vocabulary") != vocabulary.fingerprint:
-        raise UserError(
-            f"the examples {examples.fingerprint} were made with another vocabulary than "
-            f"{vocabulary.fingerprint}; build them again with this one"
-        )
-    fault = settings.fault_with(ExampleSettings.model_validate(examples.manifest.settings))
-    if fault:
-        raise UserError(fault)
     arithmetic, context = resolve(settings.precision, context)
     inputs = {"examples": examples, "vocabulary": vocabulary}
     encoder = None
@@ -46,7 +57,7 @@ def build_encoder(
     if settings.budget_minutes is not None:
         plain["num_steps"] = None  # measured once it trains: the budget names the encoder
     job = PretrainingJob(
-        stage=STAGE,
+        stage=PRETRAINING.name,
         settings=settings,
         precision=arithmetic.precision,
         cut=split_of(settings),
@@ -59,7 +70,7 @@ def build_encoder(
     def build(draft: Draft) -> Built:
         data = training_input(examples, examples.statistics["train"]["examples"])
         with (
-            open_run(STAGE, plain, draft, context, [data]) as run_id,
+            open_run(PRETRAINING.name, plain, draft, context, [data]) as run_id,
             launched(job, CheckpointFolder.of(draft), context, run_id) as (checkpoint, result),
         ):
             publish_model(draft, checkpoint, load_tokenizer(vocabulary), result)
@@ -79,3 +90,165 @@ def build_encoder(
     )
     finish_run(artifact, context)
     return artifact
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PretrainingJob(TrainingJob):
+    """A pretraining on `examples`, from random weights or from an `encoder`."""
+
+    name: ClassVar[str] = "pretraining"
+
+    settings: PretrainingSettings
+    examples: Artifact
+    vocabulary: Artifact
+    encoder: Artifact | None
+
+    def on_rank(self) -> "Pretraining":
+        return Pretraining(self)
+
+
+class Pretraining(Training):
+    """This rank's work: its model, its batches, its figures."""
+
+    settings: PretrainingSettings
+    _model: TokenModel
+
+    def __init__(self, job: PretrainingJob) -> None:
+        self._job = job
+        self._ranks = rank_and_world_size()
+        self._heldout = HeldoutExamples(job.examples, load_tokenizer(job.vocabulary), *self._ranks)
+        self._read_ahead: MicroBatches | None = None
+        self.settings = job.settings
+        self.evaluate_every_steps = job.settings.evaluate_every_steps
+        if job.settings.budget_minutes is None:
+            self.set_num_steps(job.settings.num_steps)
+        else:
+            self.budget_seconds = 60 * job.settings.budget_minutes
+            self.set_num_steps(0)
+        self._readers = {
+            phase.examples: ExampleReader(job.examples, phase.examples)
+            for phase in phases_of(self._phased)
+        }
+
+    def set_num_steps(self, num_steps: int) -> None:
+        self.num_steps = num_steps  # 0 until the first steps of a budget were timed
+        self._phased = self.settings.model_copy(update={"num_steps": num_steps or ENDLESS})
+
+    def steps_within_budget(self, timing: Timing, done: int) -> int:
+        """How many steps fit, each phase's as long as its operations say."""
+        operations = {
+            phase.examples: sum(
+                batch_operations(self._model, batch)
+                for _, batch in step_batches(self._phased, self._readers, phase.first_step)
+            )
+            for phase in phases_of(self._phased)
+        }
+        return steps_within(self.settings, timing, done, operations)
+
+    def build_model(self) -> TokenModel:
+        job = self._job
+        if job.encoder is not None:
+            self._model = continued_model(self.settings, job.encoder, job.examples)
+        else:
+            self._model = new_model(self.settings, job.examples)
+        return self._model
+
+    def begin(self, model: TrainableModel) -> None:
+        if self.settings.initialization != "published":
+            counts, rank = self._heldout.counts, self._ranks[0]
+            begin_informed(cast(TokenModel, model), self.settings, self._job.examples, counts, rank)
+
+    @contextmanager
+    def reading_ahead(self) -> Iterator["Pretraining"]:
+        with prefetched(self._own_batches, self.num_steps or ENDLESS) as batches:
+            self._read_ahead = batches
+            try:
+                yield self
+            finally:
+                self._read_ahead = None
+
+    def micro_batches(self, step: int) -> Iterable[tuple[int, Batch]]:
+        return (self._read_ahead or self._own_batches)(step)
+
+    def _own_batches(self, step: int) -> Iterator[tuple[int, Batch]]:
+        return step_batches(self._phased, self._readers, step, *self._ranks)
+
+    def evaluate(self, model: TrainableModel) -> dict[str, float]:
+        return self._heldout.figures(cast(TokenModel, model), self.settings.evaluation_examples)
+
+    def final_evaluation(self, model: TrainableModel) -> dict[str, Any]:
+        figures = self._heldout.figures(
+            cast(TokenModel, model), self.settings.final_evaluation_examples
+        )
+        return {**figures, "num_parameters": count_parameters(model)}
+
+
+def step_batches(
+    settings: PretrainingSettings,
+    readers: Mapping[ExampleSet, ExampleReader],
+    step: int,
+    rank: int = 0,
+    world_size: int = 1,
+) -> Iterator[tuple[int, Batch]]:
+    """This rank's micro-batches of a step, each with its number within the step.
+
+    Short examples come first, then those of the full length. Each phase reads its own from their
+    beginning, so (seed, step) is the whole position.
+    """
+    phase = next(each for each in reversed(phases_of(settings)) if step >= each.first_step)
+    reader = readers[phase.examples]
+    return micro_batches(
+        reader,
+        seed=settings.seed,
+        step=step - phase.first_step,
+        global_batch_size=phase.cut.global_batch_size,
+        micro_batch_size=phase.cut.micro_batch_size,
+        rank=rank,
+        world_size=world_size,
+        masking=settings.masking_at(step, reader.masking_config),
+    )
+
+
+def training_seconds(
+    settings: PretrainingSettings, timing: Timing, done: int, operations: Mapping[ExampleSet, float]
+) -> float:
+    """What a training run of `settings.num_steps` takes, `done` of them in `timing.spent`.
+
+    `timing.step` is of the first examples; a step of others takes as much longer as it has more
+    `operations`, by the name of the examples.
+    """
+    num_steps, phases = settings.num_steps, phases_of(settings)
+    first = operations.get(phases[0].examples, 1.0)
+    steps = sum(phase.num_steps * operations.get(phase.examples, first) / first for phase in phases)
+    evaluations = num_steps // settings.evaluate_every_steps + 1
+    checkpoints = num_steps // settings.checkpoint_every_steps + 1
+    return (
+        timing.spent
+        + (steps - done) * timing.step
+        + evaluations * timing.evaluation
+        + checkpoints * timing.checkpoint
+    )
+
+
+def steps_within(
+    settings: PretrainingSettings, timing: Timing, done: int, operations: Mapping[ExampleSet, float]
+) -> int:
+    """The most steps that `budget_minutes` allows, `done` of them already.
+
+    Raises UserError where these are hardly more than were timed.
+    """
+    assert settings.budget_minutes is not None
+
+    def seconds(num_steps: int) -> float:
+        chosen = settings.model_copy(update={"num_steps": num_steps})
+        return training_seconds(chosen, timing, done, operations)
+
+    fits = bisect_right(range(1, ENDLESS), settings.budget_minutes * 60, key=seconds)
+    least = done + _LEAST_STEPS
+    if fits < least:
+        raise UserError(
+            f"pretraining.budget_minutes={settings.budget_minutes:g} is too short: {least} "
+            f"steps take about {seconds(least) / 60:.2g} minutes here; raise it, or "
+            "lower pretraining.global_batch_size or size"
+        )
+    return fits

@@ -1,8 +1,8 @@
 """Settings of the vocabulary stage."""
 
-from typing import Any
+from typing import Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from bert_core.vocabulary import Normalization
 from pipelines.settings import Settings
@@ -62,34 +62,19 @@ class VocabularySettings(Settings):
         "or the fingerprint of one in the store (from `bertsmith import`, with --cased or "
         "--uncased if no file says which); empty: learned or the encoder's.",
     )
-    added_words: int = Field(
-        default=0,
-        ge=0,
-        le=2**31,
-        description="Words of the corpus to add to that tokenizer as new tokens.",
-    )
 
     def named(self) -> dict[str, Any]:
         """As they name a vocabulary that is learned, whose name is what it always was."""
-        return self.model_dump(mode="json", exclude={"encoder", "tokenizer", "added_words"})
+        return self.model_dump(mode="json", exclude={"encoder", "tokenizer"})
 
-    def fault_with(self, encoder: str | None) -> str:
-        """Why these settings cannot go with taking over the tokenizer of `encoder`; empty if not.
-
-        None: no tokenizer is taken over.
-        """
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
         if self.encoder is not None and self.tokenizer is not None:
-            return (
+            raise ValueError(
                 "vocabulary.encoder and vocabulary.tokenizer both say which vocabulary is taken "
                 "over; leave out one of them"
             )
-        if self.added_words and encoder is None and self.tokenizer is None:
-            return (
-                f"vocabulary.added_words={self.added_words} requires pretraining.encoder or "
-                "vocabulary.tokenizer, to whose tokens they are added; raise vocabulary.size to "
-                "learn more tokens"
-            )
-        return ""
+        return self
 
     @property
     def normalization(self) -> Normalization:

@@ -1,37 +1,241 @@
-"""Stage: from the training part of a corpus to its WordPiece vocabulary."""
+"""Stage: from the training part of a corpus to its WordPiece vocabulary, the same in every run.
+
+Words are counted shard by shard, as BERT's tokenizer would see them, and added up over the sources,
+which may be languages. The library's trainer numbers `##` characters in the order of a hash map and
+settles ties by these numbers, so that plain calls differ from run to run. Here every character, and
+its `##` form where it occurs, is numbered before the trainer looks at a word, and words come
+sorted. The trainer sees each distinct word as often as its (scaled) count says, so memory and time
+depend on the number of distinct words and not on the size of the corpus.
+"""
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import replace
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow.compute as pc
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.pre_tokenizers import BertPreTokenizer, WhitespaceSplit
+from tokenizers.trainers import WordPieceTrainer
 
 from bert_core.tokenizer_files import read_tokens
 from bert_core.vocabulary import (
+    CONTINUATION,
+    LONGEST_WORD,
     SPECIAL_TOKENS,
+    UNK,
     Normalization,
     WordPieceTokenizer,
     build_normalizer,
 )
+from pipelines.cluster import map_tasks
 from pipelines.errors import UserError, redacted
 from pipelines.stage import StageContext
-from pipelines.stages.corpus.shards import read_tables
-from pipelines.stages.vocabulary import VOCABULARY
+from pipelines.stages import VOCABULARY
+from pipelines.stages.corpus.shards import read_batches, read_tables
 from pipelines.stages.vocabulary.encoding import SentenceEncoder
-from pipelines.stages.vocabulary.learning import (
-    choose_alphabet,
-    counted_words,
-    extended,
-    learn_tokens,
-)
 from pipelines.stages.vocabulary.settings import VocabularySettings
-from pipelines.store import Artifact, Built, Draft
+from pipelines.store import Artifact, Built, Draft, Workspace
 from pipelines.store.artifact import is_fingerprint
 from pipelines.train.imported_models import existing_encoder
 from pipelines.versions import versions_of
+
+_MAX_TOTAL: Final = 40_000_000  # words shown to the trainer; larger counts are scaled down
+MAX_WORDS: Final = 4_000_000  # kept at once; about 0.6 GB
+_CHUNKS_AT_ONCE: Final = 1_000_000
+_RECORD_SEPARATOR: Final = "\u241e"  # a symbol that normalization leaves alone
+_ASCII_WORD: Final = re.compile("[0-9A-Za-z]+|[^0-9A-Za-z ]")
+
+WordCounts = dict[str, Counter[str]]  # by source
+
+
+def counted_words(
+    settings: VocabularySettings, corpus: Artifact, context: StageContext, work: Workspace
+) -> tuple[dict[str, int], int]:
+    """Word counts of the training part, smoothed over languages, and how many rare ones went."""
+    names = corpus.names("train-")
+    map_tasks(
+        partial(_count_shard, corpus, settings, work),
+        names,
+        num_workers=context.runtime.num_workers,
+        on_result=context.watch(VOCABULARY.name, "shards", len(names) + 1),
+    )
+    by_source: WordCounts = {}
+    num_forgotten = 0
+    for name in names:  # in the order of the shards: what is forgotten is the same in any run
+        with work.local(_counts_name(name)) as path:
+            for source, counts in json.loads(path.read_text("utf-8")).items():
+                into = by_source.setdefault(source, Counter())
+                into.update(counts)
+                num_forgotten += prune(into)
+    return smoothed(by_source, settings.language_smoothing), num_forgotten
+
+
+def _counts_name(shard: str) -> str:
+    return f"{shard}.counts"
+
+
+def _count_shard(
+    corpus: Artifact, settings: VocabularySettings, work: Workspace, name: str
+) -> None:
+    """Count the words of the corpus shard `name`, as a working file."""
+
+    def write(path: Path) -> dict[str, Any]:
+        by_source = settings.language_smoothing < 1
+        counts = count_words(corpus.local(name), settings.normalization, by_source=by_source)
+        path.write_text(json.dumps(counts, sort_keys=True), "utf-8")
+        return {}
+
+    work.once(_counts_name(name), write)
+
+
+def smoothed(by_source: WordCounts, exponent: float) -> dict[str, int]:
+    """Counts over all sources, each source weighted so that its share p becomes p**exponent.
+
+    Shares are normalized again (Devlin et al., multilingual BERT); the largest source keeps its
+    counts and smaller ones gain.
+    """
+    totals = {source: sum(counts.values()) for source, counts in by_source.items()}
+    largest = max(totals.values(), default=1)
+    combined: Counter[str] = Counter()
+    for source in sorted(by_source):
+        factor = (totals[source] / largest) ** (exponent - 1)
+        for word, count in by_source[source].items():
+            combined[word] += round(count * factor)
+    return combined
+
+
+def count_words(shard: Path, normalization: Normalization, *, by_source: bool) -> WordCounts:
+    """Counts of the words of a corpus shard, under one key "" unless `by_source`."""
+    chunks: WordCounts = {}
+    words: WordCounts = {}
+    for batch in read_batches(shard):
+        if by_source:
+            names = pc.unique(batch.column("source")).to_pylist()
+            groups = [
+                (name, batch.filter(pc.equal(batch.column("source"), name))) for name in names
+            ]
+        else:
+            groups = [("", batch)]
+        for name, rows in groups:
+            text = " ".join(rows.column("sentences").flatten().to_pylist())
+            chunks.setdefault(name, Counter()).update(text.split(" "))
+        if sum(map(len, chunks.values())) > _CHUNKS_AT_ONCE:
+            _move_words(chunks, words, normalization)
+    _move_words(chunks, words, normalization)
+    return words
+
+
+def prune(counts: Counter[str]) -> int:
+    """Forget the rarest of more than `MAX_WORDS` words; returns how many.
+
+    Ties go from the end of the alphabet. Half the room is freed at once, so that the rule costs
+    little however many words follow.
+    """
+    if len(counts) <= MAX_WORDS:
+        return 0
+    ranked = sorted(counts, key=lambda word: (-counts[word], word))
+    for word in ranked[MAX_WORDS // 2 :]:
+        del counts[word]
+    return len(ranked) - MAX_WORDS // 2
+
+
+def _move_words(chunks: WordCounts, words: WordCounts, normalization: Normalization) -> None:
+    """Turn counts of what is between blanks into counts of words."""
+    for name, counts in chunks.items():
+        into = words.setdefault(name, Counter())
+        for chunk_words, count in zip(
+            _words_of(list(counts), normalization), counts.values(), strict=True
+        ):
+            for word in chunk_words:
+                if len(word) <= LONGEST_WORD:  # longer ones become [UNK]
+                    into[word] += count
+        prune(into)
+    chunks.clear()
+
+
+def _words_of(chunks: list[str], normalization: Normalization) -> Iterable[list[str]]:
+    """The words of each chunk; all chunks are normalized in a single call."""
+    plain = [chunk.replace(_RECORD_SEPARATOR, "") for chunk in chunks]
+    normalized = build_normalizer(normalization).normalize_str(_RECORD_SEPARATOR.join(plain))
+    pre_tokenizer = BertPreTokenizer()
+    for chunk in normalized.split(_RECORD_SEPARATOR):
+        if chunk.isascii():
+            yield _ASCII_WORD.findall(chunk)
+        else:
+            yield [word for word, _ in pre_tokenizer.pre_tokenize_str(chunk)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alphabet:
+    """The characters that a vocabulary can spell, sorted, and how many were left out."""
+
+    first: list[str]  # characters that can begin a word
+    continuing: list[str]  # their ## forms, where they occur
+    num_left_out: int
+
+
+def choose_alphabet(counts: Mapping[str, int], *, coverage: float, limit: int) -> Alphabet:
+    """The most frequent characters that make up `coverage` of the text, at most `limit`.
+
+    Ties go to the lower code point. Words with other characters become [UNK].
+    """
+    all_characters: Counter[str] = Counter()
+    inner_characters: set[str] = set()
+    for word, count in counts.items():
+        for character in word:
+            all_characters[character] += count
+        inner_characters.update(word[1:])
+    ranked = sorted(all_characters.items(), key=lambda item: (-item[1], item[0]))
+    covered_total = coverage * sum(all_characters.values())
+    kept: list[str] = []
+    covered = 0
+    for character, count in ranked[:limit]:
+        if covered >= covered_total:
+            break
+        kept.append(character)
+        covered += count
+    kept.sort()
+    return Alphabet(
+        first=kept,
+        continuing=[CONTINUATION + each for each in kept if each in inner_characters],
+        num_left_out=len(ranked) - len(kept),
+    )
+
+
+def learn_tokens(
+    counts: Mapping[str, int], settings: VocabularySettings, fixed: list[str]
+) -> list[str]:
+    """At most `settings.size` tokens: the `fixed` ones, then what was learned, in that order.
+
+    The list is shorter where the words do not support as many tokens.
+    """
+    trainer = WordPieceTrainer(
+        vocab_size=settings.size,
+        min_frequency=settings.min_frequency,
+        special_tokens=fixed,
+        limit_alphabet=0,  # no character but those given
+        show_progress=False,
+        continuing_subword_prefix=CONTINUATION,
+    )
+    tokenizer = Tokenizer(WordPiece(unk_token=UNK))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    tokenizer.train_from_iterator(_repeated(counts), trainer)
+    vocabulary = tokenizer.get_vocab()
+    return sorted(vocabulary, key=vocabulary.__getitem__)
+
+
+def _repeated(counts: Mapping[str, int]) -> Iterator[str]:
+    scale = min(1.0, _MAX_TOTAL / max(1, sum(counts.values())))
+    for word in sorted(counts):
+        yield f"{word} " * round(counts[word] * scale)
+
 
 Inputs = dict[str, Artifact | str]
 
@@ -45,19 +249,12 @@ def build_vocabulary(
 
     Files: `vocab.txt`, `tokenizer.json`, `tokenizer_config.json`. The same corpus and settings give
     the same bytes in any run on any number of workers. Raises UserError where the corpus does not
-    support as many tokens, where there is no such encoder, and where tokens are added to none.
+    support as many tokens, and where there is no such encoder or tokenizer.
     """
-    fault = settings.fault_with(settings.encoder)
-    if fault:
-        raise UserError(fault)
     if settings.encoder is not None:
-        encoder = existing_encoder(settings.encoder, context)
-        return _of_another(settings, {"encoder": encoder}, corpus, context)
+        return _of_encoder(existing_encoder(settings.encoder, context), context)
     if settings.tokenizer is not None:
-        tokenizer = taken_over(settings.tokenizer, context)
-        if not settings.added_words:
-            return tokenizer
-        return _of_another(settings, {"tokenizer": tokenizer}, corpus, context)
+        return _taken_over(settings.tokenizer, context)
     # The trainer, the normalizer's tables and the spelling of the files are the library's.
     inputs: Inputs = {"corpus": corpus, "libraries": versions_of("tokenizers")}
     return _artifact(context, settings.named(), inputs, partial(_build, settings, corpus, context))
@@ -94,21 +291,18 @@ def _tokenizer_at(path: Path, lowercase: bool | None) -> WordPieceTokenizer:
             )
         return WordPieceTokenizer(tokens, Normalization(lowercase=lowercase))
     except (ValueError, OSError) as error:
-        said = " ".join(str(error).split())
-        if str(path) not in said:
-            said = f"{path} is no vocabulary of BERT's kind: {said}"
-        raise UserError(said) from error
+        raise UserError(f"{path} is no vocabulary of BERT's kind: {error}") from error
 
 
-def taken_over(reference: str, context: StageContext) -> Artifact:
+def _taken_over(reference: str, context: StageContext) -> Artifact:
     """The vocabulary that `reference` names: a fingerprint of the store, a folder or a vocab.txt.
 
     Raises UserError where there is none.
     """
     if is_fingerprint(reference):
-        found = context.store.find(VOCABULARY.kind, reference)
-        if found is not None:
-            return found
+        vocabulary = context.store.find(VOCABULARY.kind, reference)
+        if vocabulary is not None:
+            return vocabulary
     elif reference.strip() and Path(reference).exists():
         return import_vocabulary(reference, context)
     raise UserError(
@@ -117,36 +311,15 @@ def taken_over(reference: str, context: StageContext) -> Artifact:
     )
 
 
-def _of_another(
-    settings: VocabularySettings, source: dict[str, Artifact], corpus: Artifact,
-    context: StageContext,
-) -> Artifact:  # fmt: skip
-    """The vocabulary of `source`, with words of the corpus as further tokens where asked for."""
-    before = next(iter(source.values()))
-    inputs: Inputs = {**source, "libraries": versions_of("tokenizers")}
-    decides = {}
-    if settings.added_words:
-        inputs["corpus"] = corpus
-        names = ("added_words", "min_frequency", "language_smoothing")
-        decides = {name: getattr(settings, name) for name in names}
+def _of_encoder(encoder: Artifact, context: StageContext) -> Artifact:
+    """The vocabulary of an encoder in the store."""
 
     def build(draft: Draft) -> Built:
-        tokenizer = WordPieceTokenizer.from_directory(before.local_folder())
-        statistics = {}
-        if settings.added_words:
-            work, smoothing = draft.workspace(), settings.language_smoothing
-            figures = _heldout_figures(tokenizer, corpus)
-            counts, _ = counted_words(tokenizer.normalization, smoothing, corpus, context, work)
-            tokenizer = extended(
-                tokenizer,
-                counts,
-                num_tokens=settings.added_words,
-                min_frequency=settings.min_frequency,
-            )
-            statistics = {"heldout": _heldout_figures(tokenizer, corpus), "heldout_before": figures}
-        return Built(_write(tokenizer, draft), {**_figures(tokenizer), **statistics})
+        tokenizer = WordPieceTokenizer.from_directory(encoder.local_folder())
+        return Built(_write(tokenizer, draft), _figures(tokenizer))
 
-    return _artifact(context, decides, inputs, build)
+    inputs: Inputs = {"encoder": encoder, "libraries": versions_of("tokenizers")}
+    return _artifact(context, {}, inputs, build)
 
 
 def _artifact(
@@ -167,29 +340,24 @@ def load_tokenizer(vocabulary: Artifact) -> WordPieceTokenizer:
 def _build(
     settings: VocabularySettings, corpus: Artifact, context: StageContext, draft: Draft
 ) -> Built:
-    counts, num_forgotten = counted_words(
-        settings.normalization, settings.language_smoothing, corpus, context, draft.workspace()
-    )
+    counts, num_forgotten = counted_words(settings, corpus, context, draft.workspace())
     alphabet = choose_alphabet(
         counts,
         coverage=settings.character_coverage,
         limit=settings.max_characters or settings.size // 4,
     )
-    least = (
-        len(SPECIAL_TOKENS) + settings.num_unused + len(alphabet.first) + len(alphabet.continuing)
-    )
-    if settings.size < least:
+    fixed = [
+        *SPECIAL_TOKENS,
+        *(f"[unused{number}]" for number in range(settings.num_unused)),
+        *alphabet.first,
+        *alphabet.continuing,
+    ]
+    if settings.size < len(fixed):
         raise UserError(
-            f"vocabulary.size={settings.size:,} is less than the {least:,} special tokens and "
+            f"vocabulary.size={settings.size:,} is less than the {len(fixed):,} special tokens and "
             "characters of this corpus; raise `size` or lower `max_characters`"
         )
-    tokens = learn_tokens(
-        counts,
-        size=settings.size,
-        alphabet=alphabet,
-        num_unused=settings.num_unused,
-        min_frequency=settings.min_frequency,
-    )
+    tokens = learn_tokens(counts, settings, fixed)
     if len(tokens) < settings.size:
         raise UserError(
             f"the corpus is too small for a vocabulary of {settings.size:,} tokens: its "

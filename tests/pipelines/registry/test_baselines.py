@@ -11,10 +11,10 @@ import pytest
 from pipelines.predict.model_evaluation import evaluate_file
 from pipelines.registry.card import model_card
 from pipelines.registry.find import version_with_alias
+from pipelines.stages import evaluation as learning
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset, family_of, read_items
-from pipelines.stages.evaluation import stage as learning
-from pipelines.stages.evaluation.stage import (
+from pipelines.stages.evaluation import (
     answers_in,
     beside,
     build_baselines,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.registry.card import model_card, with_comparison
-from pipelines.show.pictures import confusion_picture, log_evidence
+from pipelines.show import confusion_picture, log_evidence
 from pipelines.store import Artifact, ArtifactStore, Built
 from tests.pipelines.registry.classifiers import finetuned, labelled_texts
 from tests.pipelines.registry.conftest import Models
@@ -77,7 +77,7 @@ def test_the_run_of_a_version_has_the_whole_recipe_as_dotted_parameters(models: 
 
 @pytest.fixture
 def evaluation(models: Models, tmp_path: Path) -> tuple[Artifact, Artifact]:
-    from pipelines.stages.evaluation.stage import build_evaluation
+    from pipelines.stages.evaluation import build_evaluation
 
     dataset = labelled_texts(models, tmp_path, size=120)
     model = finetuned(models, dataset, 0)

@@ -9,8 +9,8 @@ from bert_core.training.loop import train
 from bert_core.training.optimization import AdamW
 from bert_core.training.optimizer import OptimizationConfig
 from bert_core.vocabulary import WordPieceTokenizer
-from pipelines.stages.finetuning.preparation import balanced_weights, prepare
 from pipelines.stages.finetuning.settings import FinetuningSettings
+from pipelines.stages.finetuning.training import balanced_weights, prepare
 from pipelines.tasks import Items, Reading, family
 from pipelines.tasks.encoding import shuffled
 from tests.pipelines.tasks.letters import CONFIG, parts

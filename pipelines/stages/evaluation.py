@@ -11,8 +11,8 @@ from typing import Any, Final
 from bert_core.training.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.stage import StageContext
+from pipelines.stages import EVALUATION
 from pipelines.stages.dataset.stage import family_of, figures_of, read_items
-from pipelines.stages.evaluation import EVALUATION
 from pipelines.store import Artifact, ArtifactStore, Built, Draft
 from pipelines.tasks import Answers, Items, Reading
 from pipelines.train.imported_models import find_model_artifact
