@@ -3,7 +3,7 @@
 from flows.reporting.report import RANDOM_TWIN
 from flows.run import Run
 from pipelines.recipes.recipe import Recipe, Until
-from pipelines.registry.opening import resolved_encoder
+from pipelines.registry.package import resolved_encoder
 from pipelines.stages import (
     CORPUS,
     DATASET,

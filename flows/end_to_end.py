@@ -9,8 +9,7 @@ from flows.run import Overrides, Run, started_run
 from flows.stopping import cancel_if_stopped
 from pipelines.recipes.files import read_recipe
 from pipelines.recipes.recipe import Recipe, Until
-from pipelines.registry.promote import awaiting_promotion
-from pipelines.registry.prove import Proof, verify
+from pipelines.registry.prove import Evaluation, verify
 from pipelines.registry.register import Submission, register
 from pipelines.show import filled_masks, log_evidence, predictions
 from pipelines.store import Artifact
@@ -50,7 +49,7 @@ def _register_and_prove(run: Run) -> None:
         family = made["dataset"].statistics["family"]
         submissions.append(_submission(run, family, names.classifier_name, "finetuning"))
         heldout.append(made["dataset"])
-    proofs = []
+    evaluations: dict[str, Evaluation] = {}
     for submission, data in zip(submissions, heldout, strict=True):
         kind = submission.kind
         model = run.stage(f"registration, {kind}", register, submission, run.tracker)
@@ -62,15 +61,16 @@ def _register_and_prove(run: Run) -> None:
                 run.tracker, model.run_id, submission.artifact, submission.evaluation,
             )  # fmt: skip
         if not model.is_verified:
-            most = run.recipe.pretraining.final_evaluation_examples
-            proofs.append(Proof(model=model, data=data, max_examples=most))
-    if proofs:
-        run.report.verifications = run.stage(
-            "verification", verify, proofs, run.context.store.url, run.tracker
-        )
-    evaluations = {proved.model.reference: proved.evaluation for proved in run.report.verifications}
-    for model in awaiting_promotion(run.report.models, run.report.verifications):
-        compare_and_promote(run, model, evaluations.get(model.reference))
+            verification = run.stage(
+                f"verification, {kind}", verify, model, data, run.context.store.url, run.tracker,
+                max_examples=run.recipe.pretraining.final_evaluation_examples,
+            )  # fmt: skip
+            run.report.verifications.append(verification)
+            evaluations[model.reference] = verification.evaluation
+    for model in run.report.models:
+        # Whatever an earlier run compared stays where it or a person put it.
+        if model.awaits_promotion or model.reference in evaluations:
+            compare_and_promote(run, model, evaluations.get(model.reference))
 
 
 def _submission(run: Run, kind: str, name: str, stage: str) -> Submission:

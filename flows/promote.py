@@ -24,8 +24,7 @@ logger = logging.getLogger(__name__)
 PROMOTED = "bertsmith.model.promoted"  # an event that automations react to
 _PROMOTION = PromotionRecipe()
 
-_promotion_by_choice = network_task(registry.promotion_by_choice)
-_promotion_by_comparison = network_task(registry.promotion_by_comparison)
+_decide_promotion = network_task(registry.decide_promotion)
 _move_alias = network_task(registry.move_alias)
 
 
@@ -40,7 +39,7 @@ def promote(recipe: PromotionRecipe = _PROMOTION) -> Promotion:
     check_tracker(recipe.runtime)
     tracker = open_tracker(recipe.runtime)
     with flow_in_progress():
-        decision = _promotion_by_choice(
+        decision = _decide_promotion(
             tracker, recipe.name, recipe.source, recipe.alias, recipe.reason
         )
         promotion = cast(Promotion, _move_alias(tracker, decision))
@@ -94,7 +93,9 @@ def compare_and_promote(run: Run, model: RegisteredModel, evaluation: Evaluation
     run.report.comparisons.append(comparison)
     if not comparison.is_better:
         return
-    decision = _promotion_by_comparison(run.tracker, comparison, names.alias)
+    decision = _decide_promotion(
+        run.tracker, model.name, str(model.version), names.alias, comparison.reason
+    )
     promoted = run.stage(f"promotion, {model.kind}", registry.move_alias, run.tracker, decision)
     run.report.promotions.append(promoted)
     emit_promotion(promoted)

@@ -23,7 +23,7 @@ def build(arguments: dict[str, str]) -> Application:
 
         from flows.cli.registry import asked_model, model_address
         from pipelines.predict import server
-        from pipelines.registry.opening import opened
+        from pipelines.registry.package import opened
 
         torch.set_num_threads(cpus)
         with asked_model(model, Path(home) if home else None) as (folder, called):

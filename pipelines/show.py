@@ -22,7 +22,7 @@ from bert_core.randomness import random_bits
 from bert_core.vocabulary import MASK
 from pipelines.errors import UserError
 from pipelines.predict.answers import answers_to, fill
-from pipelines.registry.opening import open_model, opened
+from pipelines.registry.package import open_model, opened
 from pipelines.stages.corpus.shards import read_documents
 from pipelines.stages.dataset.stage import read_items
 from pipelines.store import Artifact

@@ -125,7 +125,7 @@ def named(model: str, home: Path | None) -> str:
     """
     if not model.strip():
         raise UserError("--model is empty; name a model or a folder")
-    from pipelines.registry.opening import local_model
+    from pipelines.registry.package import local_model
 
     return local_model(model, replace(context_of(home), observe=_say_note))
 
@@ -187,7 +187,7 @@ def asked_model(model: str | None, home: Path | None, *kinds: str) -> Iterator[t
             yield Path(reference), reference
             return
     tracker = tracker_of(home)
-    from pipelines.registry.opening import located, versioned
+    from pipelines.registry.package import located, versioned
 
     reference = versioned(tracker, reference)
     say(f"model: {model_address(reference)}")

@@ -19,7 +19,7 @@ from bert_core.model.rows import RowModel
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.errors import UserError
 from pipelines.predict.tables import FileTable, Table, format_of
-from pipelines.registry.opening import OpenedModel
+from pipelines.registry.package import OpenedModel
 
 _ROWS_AT_ONCE: Final = 2048
 _WORDS: Final = "words"  # split already, in place of texts

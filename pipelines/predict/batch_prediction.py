@@ -24,7 +24,7 @@ from pipelines.io.tables import TableSettings
 from pipelines.predict.answers import answers_to, asked_of, check_rows, holds_lists, texts_of
 from pipelines.predict.tables import FileTable, Table, format_of, read_shards
 from pipelines.registry.find import digest_of, find_model, reference_to
-from pipelines.registry.opening import OpenedModel, open_model
+from pipelines.registry.package import OpenedModel, open_model
 from pipelines.stage import Progress, StageContext
 from pipelines.store import Artifact, Built, Draft
 from pipelines.store.access import store_errors

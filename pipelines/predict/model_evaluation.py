@@ -10,7 +10,7 @@ from pipelines.registry.find import (
     is_folder,
     reference_to,
 )
-from pipelines.registry.opening import open_model
+from pipelines.registry.package import open_model
 from pipelines.stages.dataset.items import LeftOut, read_labelled, resolved
 from pipelines.stages.dataset.settings import LabelledDataset, LabelledFile
 from pipelines.stages.evaluation import figures_on

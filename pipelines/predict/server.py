@@ -27,7 +27,7 @@ from pipelines.io.tables import without_lone_surrogates
 from pipelines.predict.answers import question_for
 from pipelines.predict.batching import Batcher, FullError
 from pipelines.predict.tables import Table, json_lines
-from pipelines.registry.opening import OpenedModel
+from pipelines.registry.package import OpenedModel
 
 logger = logging.getLogger(__name__)
 

@@ -1,33 +1,33 @@
 """Whether a version becomes champion: better than the present one, or than its baselines.
 
 A candidate without a champion to beat has to beat what a person would use instead: the constant
-guess, and the simpler models that learned from the same items.
+guess, and the simpler models that learned from the same items. Better means: by more than a margin
+in nearly all resamples of a paired bootstrap over the held-out items.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 import numpy as np
 from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 
+from bert_core.randomness import integers, random_bits
 from pipelines.errors import UserError
 from pipelines.recipes.recipe import ComparisonSettings
-from pipelines.registry.bootstrap import Difference, paired_bootstrap
-from pipelines.registry.card import with_comparison
 from pipelines.registry.find import (
     COMPARISON_TAG,
     KIND_TAG,
-    OWED_TAG,
     PROOF_TAG,
+    entries,
     find_source,
     rolled_back_tag,
     uri_of,
     version_with_alias,
 )
-from pipelines.registry.prove import CannotCompareError, Evaluation, VerificationError, evaluated
+from pipelines.registry.prove import Evaluation, VerificationError, evaluated
+from pipelines.registry.register import with_comparison
 from pipelines.stages.dataset.stage import family_of, read_items
 from pipelines.stages.evaluation import answers_in, build_baselines
 from pipelines.store import Artifact, ArtifactStore
@@ -35,11 +35,31 @@ from pipelines.tasks import Answers, Items, TaskFamily
 from pipelines.tasks.scoring import WeightedScore, ratio
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
 
+Score = Callable[[Sequence[object]], WeightedScore]  # of the answers to all held-out items
+
 _CORRELATIONS: Final = ("eval/pearson", "eval/spearman", "eval/matthews")  # 0 for a constant answer
 _REMEDY: Final = (
     "try more labels or epochs, longer pretraining or text of your domain, a published "
     "encoder (--encoder), or use {name} itself, which is cheaper"
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """By how much a system is better than another one, and with which confidence."""
+
+    score: float
+    other: float
+    value: float  # by how much better `score` is; negative where it is worse
+    low: float  # of the interval that holds the share `confidence` of the resamples
+    high: float
+    ahead: float  # the share of resamples in which it is better by more than the margin
+    margin: float
+    num_items: int
+
+    def holds(self, confidence: float) -> bool:
+        """Whether it is better by more than the margin in that share of the resamples."""
+        return self.value > self.margin and self.ahead >= confidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +71,7 @@ class Comparison:
     is_better: bool
     reason: str  # one sentence
     against: str = ""  # models:/name/number of the champion, or the baseline
-    metric: str = ""
     difference: Difference | None = None
-    data: str = ""  # fingerprint of the held-out data
     left_out: int = 0  # items that either was trained on
 
 
@@ -66,7 +84,7 @@ def compare_versions(
     settings: ComparisonSettings,
     evaluation: Evaluation | None = None,
 ) -> Comparison:
-    """Compare version `number` of `name` with the version that has `alias`, or with its baselines.
+    """Compare the verified version `number` of `name` with the one that has `alias`, or baselines.
 
     The result is recorded with the version. `evaluation` are its answers on its held-out data,
     where they are known; what is missing is computed, each version in a process of its own with its
@@ -77,75 +95,91 @@ def compare_versions(
     client = tracker.client()
     version = find_source(client, name, str(number))
     champion = version_with_alias(client, name, alias)
-    against = "baselines" if champion is None else uri_of(champion)
-    refused = partial(Comparison, name=name, version=number, is_better=False, against=against)
+
+    def refused(reason: str) -> Comparison:
+        return Comparison(name=name, version=number, is_better=False, reason=reason)
+
     if champion is not None and int(champion.version) == number:  # a run was killed after that
-        client.delete_model_version_tag(name, str(number), OWED_TAG)
-        return refused(reason=f"it is {alias} already")
-    if rolled_back_tag(version, alias) in client.get_registered_model(name).tags:
-        reason = f"a person rolled this model back; `bertsmith promote {name} --version {number}`"
-        comparison = refused(reason=reason)
+        comparison = refused(f"it is {alias} already")
+    elif rolled_back_tag(version, alias) in client.get_registered_model(name).tags:
+        comparison = refused(
+            f"a person rolled this model back; `bertsmith promote {name} --version {number}`"
+        )
     else:
         try:
             comparison = _compared(version, champion, tracker, store, settings, evaluation)
-        except CannotCompareError as error:
-            comparison = refused(reason=f"it cannot be compared with {against}: {error}")
         except (VerificationError, UserError) as error:
             sentence = " ".join(str(error).split())  # a process's stderr has several lines
-            comparison = refused(reason=f"it was not compared with {against}: {sentence}")
+            comparison = refused(f"it cannot be compared: {sentence}")
     _record(client, version, comparison)
     return comparison
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A registered version, its model in the store, and its held-out data."""
+def _compared(
+    version: ModelVersion,
+    champion: ModelVersion | None,
+    tracker: Tracker,
+    store: ArtifactStore,
+    settings: ComparisonSettings,
+    evaluation: Evaluation | None,
+) -> Comparison:
+    kind, proof = version.tags[KIND_TAG], entries(PROOF_TAG, version.tags)
+    if champion is not None and champion.tags.get(KIND_TAG) != kind:
+        raise VerificationError(f"{uri_of(champion)} is of another kind")
+    is_encoder, metric, margin = kind == "encoder", proof["metric"], settings.margin
+    data_kind, model_kind = ("examples", "encoder") if is_encoder else ("dataset", "finetuned")
+    data = _made_from(store, data_kind, version.tags.get(f"bertsmith.{data_kind}", ""))
+    artifact = _made_from(store, model_kind, version.tags.get(FINGERPRINT_TAG, ""))
 
-    version: ModelVersion
-    kind: str
-    metric: str  # that it proved itself by
-    data: Artifact  # examples of an encoder, labelled items of a task
-    artifact: Artifact
-
-    @property
-    def is_encoder(self) -> bool:
-        """Whether it is a pretrained encoder and no model of a task."""
-        return self.kind == "encoder"
-
-    @property
-    def max_examples(self) -> int:
-        """How many held-out examples of an encoder count: those of its proof."""
-        return int(self.version.tags.get(f"{PROOF_TAG}.items", "0"))
-
-    def answers_of(
-        self, version: ModelVersion, tracker: Tracker, store: ArtifactStore
-    ) -> Evaluation:
-        """What `version` answers on this candidate's held-out data, with its own code."""
+    def answers_of(version: ModelVersion) -> Evaluation:
         return evaluated(
-            version, self.metric, self.data,
-            store_url=store.url, tracker=tracker, max_examples=self.max_examples,
+            version, metric, data,
+            store_url=store.url, tracker=tracker, max_examples=int(proof["items"]),
         )  # fmt: skip
 
+    ours = evaluation or answers_of(version)
+    num_items, left_out, score = len(ours.answers), 0, _loss
+    if is_encoder:
+        guess, metric, margin = "token-frequency", "loss of masked tokens", settings.loss_margin
+    else:
+        counted = counted_items(data, metric, champion, store)
+        guess, num_items, left_out = counted.family.guess, len(counted.kept), counted.left_out
+        score = counted.score
+    others: dict[str, WeightedScore] = {}
+    learned: dict[str, WeightedScore] = {}
+    if champion is not None:
+        others[uri_of(champion)] = score(answers_of(champion).answers)
+    elif is_encoder:
+        others[f"the {guess} baseline"] = _constant(_token_frequencies(artifact))
+    else:
+        made = answers_in(build_baselines(artifact, data, store))
+        learned = {name: score(answers) for name, answers in made.items()}
+        others = {f"the {guess} baseline": _constant(_guess(data, counted)), **learned}
+    differences = {
+        name: paired_bootstrap(
+            score(ours.answers), other, num_items, settings,
+            margin=margin, lower_is_better=is_encoder,
+        )
+        for name, other in others.items()
+    }  # fmt: skip
+    # Of several baselines the one that is beaten by least decides.
+    against = min(differences, key=lambda name: (differences[name].ahead, differences[name].value))
+    difference = differences[against]
+    is_better = difference.holds(settings.confidence)
+    reason = in_words(against, metric, difference, settings, is_better, left_out)
+    if against in learned and not is_better:
+        reason = f"{reason}; {_REMEDY.format(name=against)}"
+    return Comparison(
+        name=version.name, version=int(version.version), is_better=is_better, reason=reason,
+        against=against, difference=difference, left_out=left_out,
+    )  # fmt: skip
 
-def candidate_of(version: ModelVersion, store: ArtifactStore) -> Candidate:
-    """The version with its held-out data.
 
-    Raises CannotCompareError where it is not proved, or the store lacks what it was made from.
-    """
-    kind, uri = version.tags.get(KIND_TAG, ""), uri_of(version)
-    data_kind, model_kind = (
-        ("examples", "encoder") if kind == "encoder" else ("dataset", "finetuned")
-    )
-    metric = version.tags.get(f"{PROOF_TAG}.metric", "")
-    if not metric:
-        raise CannotCompareError(f"{uri} was never verified")
-    data = store.find(data_kind, version.tags.get(f"bertsmith.{data_kind}", ""))
-    if data is None:
-        raise CannotCompareError(f"the store holds no {data_kind} that {uri} names")
-    artifact = store.find(model_kind, version.tags.get(FINGERPRINT_TAG, ""))
+def _made_from(store: ArtifactStore, kind: str, fingerprint: str) -> Artifact:
+    artifact = store.find(kind, fingerprint)
     if artifact is None:
-        raise CannotCompareError(f"the store no longer holds the model of {uri}")
-    return Candidate(version, kind, metric, data, artifact)
+        raise VerificationError(f"the store does not hold its {kind} {fingerprint}")
+    return artifact
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,89 +199,23 @@ class CountedItems:
 
 
 def counted_items(
-    candidate: Candidate, champion: ModelVersion | None, store: ArtifactStore
+    dataset: Artifact, metric: str, champion: ModelVersion | None, store: ArtifactStore
 ) -> CountedItems:
-    """The held-out items of a task's candidate that neither version was trained on.
+    """The held-out items of a candidate's dataset that neither version was trained on.
 
-    Raises CannotCompareError where none is left, or the champion's training items are unknown.
+    Raises VerificationError where none is left, or the champion's training items are unknown.
     """
-    family, heldout = family_of(candidate.data), read_items(candidate.data, "heldout")
-    known: set[str] = set()
-    if candidate.data.statistics.get("heldout_also_in_train"):  # parts of one's own
-        known |= _trained_on(candidate.data, family)
-    trained_on = "" if champion is None else champion.tags.get("bertsmith.dataset", "")
-    if trained_on not in ("", candidate.data.fingerprint):
-        dataset = store.find("dataset", trained_on)
-        if dataset is None:
-            raise CannotCompareError(
-                "the store no longer holds what the champion was trained on, which may be the "
-                "candidate's held-out items"
-            )
-        known |= _trained_on(dataset, family)
+    family, heldout = family_of(dataset), read_items(dataset, "heldout")
+    learned_from = [dataset] if dataset.statistics.get("heldout_also_in_train") else []
+    theirs = "" if champion is None else champion.tags.get("bertsmith.dataset", "")
+    if theirs not in ("", dataset.fingerprint):  # an import names none
+        learned_from.append(_made_from(store, "dataset", theirs))
+    known = {family.group(item) for each in learned_from for item in read_items(each, "train").rows}
     kept = [place for place, item in enumerate(heldout.rows) if family.group(item) not in known]
     if not kept:
-        raise CannotCompareError(
-            "all held-out items of the candidate are among what it or the champion was trained on"
-        )
+        raise VerificationError("it or the champion was trained on all of its held-out items")
     items = Items([heldout.rows[place] for place in kept], heldout.labels)
-    return CountedItems(family, candidate.metric, items, kept, len(heldout.rows) - len(kept))
-
-
-def _trained_on(dataset: Artifact, family: TaskFamily) -> set[str]:
-    return {family.group(item) for item in read_items(dataset, "train").rows}
-
-
-def _compared(
-    version: ModelVersion,
-    champion: ModelVersion | None,
-    tracker: Tracker,
-    store: ArtifactStore,
-    settings: ComparisonSettings,
-    evaluation: Evaluation | None,
-) -> Comparison:
-    candidate = candidate_of(version, store)
-    if champion is not None:
-        kind = champion.tags.get(KIND_TAG, "")
-        if kind != candidate.kind:
-            raise CannotCompareError(f"{uri_of(champion)} is of the kind {kind or 'unknown'}")
-    counted = None if candidate.is_encoder else counted_items(candidate, champion, store)
-    ours = evaluation or candidate.answers_of(version, tracker, store)
-    score = _loss if counted is None else counted.score
-    others: Mapping[str, WeightedScore]
-    learned: Mapping[str, WeightedScore] = {}
-    if champion is not None:
-        theirs = candidate.answers_of(champion, tracker, store)
-        others = {uri_of(champion): score(theirs.answers)}
-    elif counted is None:
-        others = {"the token-frequency baseline": _constant(_token_frequencies(candidate))}
-    else:
-        made = build_baselines(candidate.artifact, candidate.data, store)
-        learned = {name: score(answers) for name, answers in answers_in(made).items()}
-        guess = _constant(_guess(candidate, counted))
-        others = {f"the {counted.family.guess} baseline": guess, **learned}
-    differences = {
-        name: paired_bootstrap(
-            score(ours.answers), other,
-            ours.num_items if counted is None else len(counted.kept), settings,
-            margin=settings.loss_margin if counted is None else settings.margin,
-            lower_is_better=counted is None,
-        )
-        for name, other in others.items()
-    }  # fmt: skip
-    # Of several baselines the one that is beaten by least decides.
-    against = min(differences, key=lambda name: (differences[name].ahead, differences[name].value))
-    difference = differences[against]
-    is_better = difference.holds(settings.confidence)
-    metric = "loss of masked tokens" if counted is None else candidate.metric
-    left_out = 0 if counted is None else counted.left_out
-    reason = in_words(against, metric, difference, settings, is_better, left_out)
-    if against in learned and not is_better:
-        reason = f"{reason}; {_REMEDY.format(name=against)}"
-    return Comparison(
-        name=version.name, version=int(version.version), is_better=is_better, reason=reason,
-        against=against, metric=metric, difference=difference, data=candidate.data.fingerprint,
-        left_out=left_out,
-    )  # fmt: skip
+    return CountedItems(family, metric, items, kept, len(heldout.rows) - len(kept))
 
 
 def _loss(answers: Sequence[object]) -> WeightedScore:
@@ -260,25 +228,59 @@ def _constant(value: float) -> WeightedScore:
     return lambda weights: value
 
 
-def _token_frequencies(candidate: Candidate) -> float:
+def _token_frequencies(encoder: Artifact) -> float:
     """The loss of an encoder's constant guess."""
-    statistics = candidate.artifact.statistics
     for name in ("baseline/mlm_loss", "baseline/clm_loss"):
-        if name in statistics:
-            return float(statistics[name])
-    raise CannotCompareError("no baseline was computed for its held-out data")
+        if name in encoder.statistics:
+            return float(encoder.statistics[name])
+    raise VerificationError("no baseline was computed for its held-out data")
 
 
-def _guess(candidate: Candidate, counted: CountedItems) -> float:
+def _guess(dataset: Artifact, counted: CountedItems) -> float:
     """The figure of the constant guess on the counted items."""
-    train = read_items(candidate.data, "train")
-    statistics = counted.family.described(train, counted.items)
-    name = candidate.metric.replace("eval/", "baseline/")
-    if name in statistics:
-        return float(statistics[name])
-    if candidate.metric in _CORRELATIONS:
+    if counted.metric in _CORRELATIONS:
         return 0.0
-    raise CannotCompareError(f"{name} was not computed for its held-out data")
+    figures = counted.family.described(read_items(dataset, "train"), counted.items)
+    return float(figures[counted.metric.replace("eval/", "baseline/")])
+
+
+def paired_bootstrap(
+    score: WeightedScore,
+    other: WeightedScore,
+    num_items: int,
+    settings: ComparisonSettings,
+    *,
+    margin: float,
+    lower_is_better: bool = False,
+) -> Difference:
+    """Draw items with replacement, as many as there are, and score both systems on them.
+
+    What makes an item hard cancels out. Which items a resample has depends on the seed, its number
+    and how many items there are, so the same two systems differ alike on any machine. Efron and
+    Tibshirani, "An Introduction to the Bootstrap" (1993), chapter 16; for systems of language
+    processing Koehn, "Statistical Significance Tests for Machine Translation Evaluation" (2004).
+    """
+    sign = -1.0 if lower_is_better else 1.0
+    places = np.arange(num_items)
+    differences = np.empty(settings.resamples)
+    for number in range(settings.resamples):
+        bits = random_bits(settings.seed, "paired bootstrap", number, places)
+        weights = np.bincount(integers(bits, num_items), minlength=num_items)
+        differences[number] = sign * (score(weights) - other(weights))
+    whole = np.ones(num_items, np.int64)
+    both = score(whole), other(whole)
+    tail = (1 - settings.confidence) / 2
+    low, high = np.quantile(differences, [tail, 1 - tail])
+    return Difference(
+        score=both[0],
+        other=both[1],
+        value=sign * (both[0] - both[1]),
+        low=float(low),
+        high=float(high),
+        ahead=float(np.mean(differences > margin)),
+        margin=margin,
+        num_items=num_items,
+    )
 
 
 def in_words(
@@ -291,42 +293,25 @@ def in_words(
 ) -> str:
     """The comparison in one sentence, with all its figures."""
     name = metric.removeprefix("eval/").replace("_", " ")
-    rule = (
-        f"better by more than {difference.margin:g} in {difference.ahead:.1%} of "
-        f"{settings.resamples} resamples, {settings.confidence:.0%} required"
-    )
     without = f", without {left_out} that one of them was trained on" if left_out else ""
-    whose, value, low, high = difference.advantage("its", "the other's")
     return (
         f"{'' if is_better else 'not '}better than {against}: {name} {difference.score:.4f} "
-        f"against {difference.other:.4f}, {value:+.4f} in {whose} favour "
-        f"({settings.confidence:.0%} interval {low:+.4f} to {high:+.4f}) on "
-        f"{difference.num_items} held-out items{without}; {rule}"
+        f"against {difference.other:.4f}, {difference.value:+.4f} in its favour "
+        f"({settings.confidence:.0%} interval {difference.low:+.4f} to {difference.high:+.4f}) on "
+        f"{difference.num_items} held-out items{without}; better by more than "
+        f"{difference.margin:g} in {difference.ahead:.1%} of {settings.resamples} resamples, "
+        f"{settings.confidence:.0%} required"
     )
 
 
 def _record(client: MlflowClient, version: ModelVersion, comparison: Comparison) -> None:
-    """The result, as tags of the version and at the end of its description."""
-    name, number = version.name, str(version.version)
-    card = version.description or ""
-    client.update_model_version(name, number, with_comparison(card, comparison.reason))
-    values = {
-        "decision": "better" if comparison.is_better else "not better",
+    """The result, at the end of the version's description and as its tags."""
+    name, number = version.name, version.version
+    card = with_comparison(version.description or "", comparison.reason)
+    client.update_model_version(name, number, card)
+    tags = {
         "reason": comparison.reason[:4_000],  # MLflow's SQL store takes 5,000
-        "against": comparison.against,
-        "metric": comparison.metric,
-        "data": comparison.data,
+        "decision": "better" if comparison.is_better else "not better",
     }
-    if (difference := comparison.difference) is not None:
-        values |= {
-            "score": repr(difference.score),
-            "other": repr(difference.other),
-            "interval": f"{difference.low!r} {difference.high!r}",
-            "margin": repr(difference.margin),
-            "items": str(difference.num_items),
-        }
-    for key, value in values.items():
-        if value:
-            client.set_model_version_tag(name, number, f"{COMPARISON_TAG}.{key}", value)
-    if not comparison.is_better and OWED_TAG in version.tags:  # what is better is owed its alias
-        client.delete_model_version_tag(name, number, OWED_TAG)
+    for key, value in tags.items():
+        client.set_model_version_tag(name, number, f"{COMPARISON_TAG}.{key}", value)

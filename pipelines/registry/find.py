@@ -1,7 +1,6 @@
 """Versions in the registry: their addresses and tags, how one is found, and which there are.
 
-A version's tags say what it is, what it proved, and what is owed to it. MLflow, which takes two
-seconds, is imported where it is asked.
+MLflow takes two seconds to import, so it is imported where it is asked.
 """
 
 from collections import defaultdict
@@ -28,24 +27,14 @@ KIND_TAG: Final = "bertsmith.kind"
 CODE_TAG: Final = "bertsmith.code_version"
 DIGEST_TAG: Final = "bertsmith.digest"  # of the list of what the package's files hash to
 VERIFIED_TAG: Final = "bertsmith.verified"
-PROOF_TAG: Final = (
-    "bertsmith.proof"  # .loaded, .metric, .logged, .reproduced, .data, .comparison, …
-)
-COMPARISON_TAG: Final = "bertsmith.comparison"  # .decision, .reason, .against, .interval, …
+PROOF_TAG: Final = "bertsmith.proof"  # .metric, .logged, .reproduced, .data, .comparison, …
+COMPARISON_TAG: Final = "bertsmith.comparison"  # .decision, .reason, .against
 PROMOTED_TAG: Final = "bertsmith.promoted"  # .<alias>.reason, .<alias>.previous: who had it before
 
-# What a run still has to do with the version. The tag is deleted once that is done, so that runs
-# give every alias at most once, also where a run continues after a crash.
-OWED_TAG: Final = "bertsmith.owed"
-CANDIDATE: Final = "candidate alias"
-PROMOTION: Final = "promotion"
-
-OF_ENCODERS: Final = ("eval/mlm_accuracy", "eval/clm_accuracy")  # what encoders prove themselves by
 ANY_TASK: Final = "any task"  # in place of a kind: every model but encoders
 _CHAMPION: Final = "champion"  # recipes' default alias
 # MLflow's error codes where there is no such model, version or alias.
 _MISSING: Final = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE", "NOT_FOUND")
-_GONE_OR_CLOSED: Final = ("RESOURCE_DOES_NOT_EXIST", "PERMISSION_DENIED")  # others' things may be
 _PAGE: Final = 100  # runs
 
 
@@ -56,11 +45,8 @@ def is_folder(reference: str) -> bool:
 
 def entries(prefix: str, tags: Mapping[str, str]) -> dict[str, str]:
     """The values of all tags below `prefix`, by the rest of their names."""
-    return {
-        key.removeprefix(f"{prefix}."): value
-        for key, value in tags.items()
-        if key.startswith(f"{prefix}.")
-    }
+    start = f"{prefix}."
+    return {key.removeprefix(start): tags[key] for key in tags if key.startswith(start)}
 
 
 def reference_to(version: "ModelVersion") -> str:
@@ -98,35 +84,17 @@ def find_model(client: "MlflowClient", reference: str) -> "ModelVersion":
     """
     reference = reference.removeprefix(REGISTERED)
     name, separator, source = reference.partition("@" if "@" in reference else "/")
-    if separator:
-        return find_source(client, name, source)
-    model = if_there(client.get_registered_model, name)
-    if model is None:
-        raise UserError(
-            f"{name!r} is neither a folder nor a model in the registry ({_known_models(client)}); "
-            f"see `bertsmith models`; {FROM_THE_HUB}"
-        )
-    if _CHAMPION not in model.aliases:
-        numbers = sorted(int(version.version) for version in versions_of(client, name))
-        raise UserError(
-            f"{name} has no {_CHAMPION}: write {name}@alias or {name}/version; it has the aliases "
-            f"{', '.join(sorted(model.aliases)) or 'none'} and the versions "
-            f"{', '.join(map(str, numbers)) or 'none'}"
-        )
-    return find_source(client, name, _CHAMPION)
+    return find_source(client, name, source if separator else _CHAMPION)
 
 
 def find_source(client: "MlflowClient", name: str, source: str) -> "ModelVersion":
-    """The version that an alias or a version number names.
-
-    Raises UserError where there is none, MlflowException where the tracker does not answer.
-    """
+    """The version that an alias or a version number names; raises as `find_model` does."""
     ask = client.get_model_version if source.isdigit() else client.get_model_version_by_alias
     version = if_there(ask, name, source)
     if version is None:
         raise UserError(
-            f"no model {name!r} with the alias or version {source!r} in the registry "
-            f"({_known_models(client)}); see `bertsmith models`"
+            f"the registry has no model {name!r} with the alias or version {source!r}, and there "
+            f"is no such folder; see `bertsmith models`; {FROM_THE_HUB}"
         )
     return version
 
@@ -136,16 +104,14 @@ def version_with_alias(client: "MlflowClient", name: str, alias: str) -> "ModelV
     return if_there(client.get_model_version_by_alias, name, alias)
 
 
-def if_there(
-    ask: Callable[..., Answer], *names: str, missing: Collection[str] = _MISSING
-) -> Answer | None:
+def if_there(ask: Callable[..., Answer], *names: str) -> Answer | None:
     """What MLflow has under these names, or None."""
     from mlflow.exceptions import MlflowException
 
     try:
         return ask(*names)
     except MlflowException as error:
-        if error.error_code not in missing:
+        if error.error_code not in _MISSING:
             raise
         return None
 
@@ -153,19 +119,17 @@ def if_there(
 def newest_of(client: "MlflowClient", kinds: Collection[str]) -> str | None:
     """The newest champion of these kinds; without one the newest verified version; else None.
 
-    The server is asked once for each kind and once for each name that has such versions. Raises
-    MlflowException where the tracker does not answer.
+    Raises MlflowException where the tracker does not answer.
     """
+    champions = {
+        model.name: int(model.aliases.get(_CHAMPION, 0))
+        for model in pages(client.search_registered_models)
+    }
     proved: list[ModelVersion] = []
     for kind in kinds:
         of_kind = "!= 'encoder'" if kind == ANY_TASK else f"= '{kind}'"
         verified = f"tags.`{KIND_TAG}` {of_kind} and tags.`{VERIFIED_TAG}` = 'true'"
         proved += pages(client.search_model_versions, verified)
-    champions = {}
-    for name in {version.name for version in proved}:
-        model = if_there(client.get_registered_model, name, missing=_GONE_OR_CLOSED)
-        if model is not None:
-            champions[name] = int(model.aliases.get(_CHAMPION, 0))
     best = max(
         (version for version in proved if version.name in champions),
         key=lambda version: (
@@ -174,18 +138,6 @@ def newest_of(client: "MlflowClient", kinds: Collection[str]) -> str | None:
         default=None,
     )  # fmt: skip
     return None if best is None else reference_to(best)
-
-
-def versions_of(client: "MlflowClient", name: str, more: str = "") -> "list[ModelVersion]":
-    """Every version of `name`, of those that the filter `more` lets pass."""
-    quote = '"' if "'" in name else "'"
-    named = f"name = {quote}{name}{quote}{f' and {more}' if more else ''}"
-    return list(pages(client.search_model_versions, named))
-
-
-def _known_models(client: "MlflowClient") -> str:
-    known = [model.name for model in pages(client.search_registered_models)]
-    return f"known models: {', '.join(known)}" if known else "the registry is empty"
 
 
 def pages(search: Callable[..., Any], *args: Any, **options: Any) -> Iterator[Any]:
@@ -205,20 +157,19 @@ class ListedModel:
 
     name: str
     version: int
-    aliases: tuple[str, ...]
+    aliases: list[str]
     kind: str
     metric: str  # that it proved itself by; empty for an import, whose response is no score
     value: float | None
     is_verified: bool
     created: datetime
     fingerprint: str
-    run_id: str
     comparison: str  # the result of its comparison; empty where it was not compared
     promoted: Mapping[str, str]  # why it was given each alias
 
 
-def list_models(tracker: "Tracker", name: str = "") -> list[ListedModel]:
-    """Every version in the registry, or of `name`, newest first within its name.
+def list_models(tracker: "Tracker") -> list[ListedModel]:
+    """Every version in the registry, newest first within its name.
 
     Raises MlflowException where the tracker does not answer.
     """
@@ -226,10 +177,12 @@ def list_models(tracker: "Tracker", name: str = "") -> list[ListedModel]:
     # Versions found by a search come without their aliases; the models have them all.
     aliases: dict[tuple[str, int], list[str]] = defaultdict(list)
     for model in pages(client.search_registered_models):
-        for alias, number in model.aliases.items():
+        for alias, number in sorted(model.aliases.items()):
             aliases[model.name, int(number)].append(alias)
-    versions = versions_of(client, name) if name else pages(client.search_model_versions)
-    rows = [_listed(version, aliases[version.name, int(version.version)]) for version in versions]
+    rows = [
+        _listed(version, aliases[version.name, int(version.version)])
+        for version in pages(client.search_model_versions)
+    ]
     return sorted(rows, key=lambda row: (row.name, -row.version))
 
 
@@ -237,24 +190,20 @@ def _listed(version: "ModelVersion", aliases: list[str]) -> ListedModel:
     tags, proof = version.tags, entries(PROOF_TAG, version.tags)
     metric = proof.get("metric", "")
     is_score = metric.startswith("eval/")
-    promoted = entries(PROMOTED_TAG, tags)
+    reasons = {alias: tags.get(f"{PROMOTED_TAG}.{alias}.reason") for alias in aliases}
     return ListedModel(
         name=version.name,
         version=int(version.version),
-        aliases=tuple(sorted(aliases)),
+        aliases=aliases,
         kind=tags.get(KIND_TAG, ""),
         metric=metric if is_score else "",
         value=float(proof["reproduced"]) if is_score else None,
         is_verified=tags.get(VERIFIED_TAG) == "true",
         created=datetime.fromtimestamp(version.creation_timestamp / 1000, UTC),
         fingerprint=tags.get(f"{_PREFIX}fingerprint", ""),
-        run_id=version.run_id or "",
         comparison=tags.get(f"{COMPARISON_TAG}.reason", ""),
-        promoted={
-            alias: promoted[f"{alias}.reason"] for alias in sorted(aliases)
-            if f"{alias}.reason" in promoted
-        },
-    )  # fmt: skip
+        promoted={alias: reason for alias, reason in reasons.items() if reason},
+    )
 
 
 def fingerprints_in_use(
@@ -268,15 +217,16 @@ def fingerprints_in_use(
 
     users: dict[str, set[str]] = defaultdict(set)
     with tracker.answering("to say which artifacts are in use"):
-        for name, tags in _tagged(tracker, since):
+        for name, tags in _tagged(tracker.client(), since):
             for key, value in tags.items():
                 if key.startswith(_PREFIX) and is_fingerprint(value):
                     users[value].add(name)
     return {fingerprint: tuple(sorted(names)) for fingerprint, names in users.items()}
 
 
-def _tagged(tracker: "Tracker", since: datetime | None) -> Iterator[tuple[str, Mapping[str, str]]]:
-    client = tracker.client()
+def _tagged(
+    client: "MlflowClient", since: datetime | None
+) -> Iterator[tuple[str, Mapping[str, str]]]:
     for version in pages(client.search_model_versions):
         yield reference_to(version), version.tags
     if since is None:

@@ -1,88 +1,112 @@
-"""A model as MLflow keeps it: weights, tokenizer, serving code, signature and an example."""
+"""A registered model as files: packed for MLflow, opened again, and verified on the way.
+
+MLflow takes two seconds to import, so it is imported where it is asked.
+"""
 
 import shutil
 import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
-from importlib.metadata import version
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import metadata as installed
 from pathlib import Path
-from typing import Any, Final
-
-import mlflow.pyfunc
-import pandas as pd
-from mlflow import MlflowClient
-from mlflow.entities import LoggedModel
-from mlflow.models import ModelSignature
-from mlflow.types import ColSpec, DataType, Schema, TensorSpec
-from mlflow.types.schema import Array
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import bert_core
-from bert_core.inference.tables import Question
+from bert_core.inference.tables import Question, question_of_class
+from bert_core.model.catalogue import EncoderModel, Model
 from bert_core.model.rows import CODE_FILE
 from bert_core.tokenizer_files import SAVED_FILES
-from bert_core.training.state import CONFIG_FILE, WEIGHTS_FILE
+from bert_core.training.state import CONFIG_FILE, WEIGHTS_FILE, load_model, model_class_in
+from bert_core.vocabulary import WordPieceTokenizer
+from pipelines.errors import UserError, readable
 from pipelines.registry import seal
-from pipelines.registry.card import question_of
-from pipelines.registry.find import DIGEST_TAG
+from pipelines.registry.find import (
+    DIGEST_TAG,
+    REGISTERED,
+    digest_of,
+    find_model,
+    is_folder,
+    reference_to,
+    uri_of,
+)
+from pipelines.stage import StageContext
 from pipelines.store import Artifact
-from pipelines.tracking.tracker import Tracker, time_for_files
+from pipelines.train.imported_models import (
+    existing_encoder,
+    find_model_artifact,
+    import_folder,
+    is_fingerprint,
+    is_ours,
+    refuse_own_code,
+)
 
+if TYPE_CHECKING:
+    from mlflow.entities import LoggedModel
+    from mlflow.models import ModelSignature
+
+    from pipelines.tracking.tracker import Tracker
+
+OpenedModel = tuple[Model, WordPieceTokenizer]
 _REQUIREMENTS = ("torch", "numpy", "safetensors", "tokenizers", "pandas", "mlflow")
-# How MLflow calls what a column holds.
-_TYPES: Final[Mapping[Any, DataType | Array]] = {
-    str: DataType.string, int: DataType.long, float: DataType.double,
-    list[str]: Array(DataType.string), list[float]: Array(DataType.double),
-}  # fmt: skip
+
+
+def question_of(kind: str, artifact: Artifact) -> Question:
+    """What the model is asked; an encoder, whatever heads it has, is asked for embeddings."""
+    if kind == "encoder":
+        return question_of_class(EncoderModel)
+    return question_of_class(model_class_in(artifact.local_folder()))
 
 
 def declared_requirements() -> list[str]:
-    """The requirements of a package made here, as pip reads them."""
-    return [f"{name}=={_public(version(name))}" for name in _REQUIREMENTS]
+    """The requirements of a package made here, as pip reads them.
+
+    `2.13.0+cpu` names a build that not every index has; `2.13.0` is what is needed.
+    """
+    return [f"{name}=={installed.version(name).partition('+')[0]}" for name in _REQUIREMENTS]
 
 
 def log_package(
-    kind: str,
-    artifact: Artifact,
-    run_id: str,
-    tags: Mapping[str, str],
-    tracker: Tracker,
-    client: MlflowClient,
-) -> LoggedModel:
-    """A new package in MLflow; one that could not be stored whole is deleted again."""
+    kind: str, artifact: Artifact, run_id: str, tags: Mapping[str, str], tracker: "Tracker"
+) -> "LoggedModel":
+    """A new package in MLflow, with its digest as a tag."""
+    from pipelines.tracking.tracker import time_for_files
+
+    client = tracker.client()
     logged = client.create_logged_model(
         tracker.experiment_id(), name=kind, source_run_id=run_id, tags=dict(tags), model_type=kind
     )
-    try:
-        with tempfile.TemporaryDirectory(prefix="bertsmith-model-") as scratch:
-            package = Path(scratch) / "package"
-            digest = save_model_package(package, kind, artifact, metadata=tags)
-            with time_for_files():
-                client.log_model_artifacts(logged.model_id, str(package))
-        client.set_logged_model_tags(logged.model_id, {DIGEST_TAG: digest})
-        return client.finalize_logged_model(logged.model_id, "READY")
-    except Exception:
-        with suppress(Exception):  # the first error is the one to tell
-            client.delete_logged_model(logged.model_id)
-        raise
+    with tempfile.TemporaryDirectory(prefix="bertsmith-model-") as scratch:
+        package = Path(scratch) / "package"
+        digest = _save(package, kind, artifact, metadata=tags)
+        with time_for_files():
+            client.log_model_artifacts(logged.model_id, str(package))
+    client.set_logged_model_tags(logged.model_id, {DIGEST_TAG: digest})
+    return client.finalize_logged_model(logged.model_id, "READY")
 
 
-def save_model_package(
-    target: Path, kind: str, artifact: Artifact, metadata: Mapping[str, str]
-) -> str:
-    """Write the MLflow model of an `encoder`, or of a task's model, into the new folder `target`.
+def _save(target: Path, kind: str, artifact: Artifact, metadata: Mapping[str, str]) -> str:
+    """Write the MLflow model into the new folder `target`; returns the digest of its files.
 
-    It carries `bert_core` as its own code, so that loading it needs no Bertsmith installation, and
-    the list of what its files hash to, whose digest is returned.
+    It carries `bert_core` as its own code, so that loading it needs no Bertsmith installation.
     """
+    import mlflow.pyfunc
+    import pandas as pd
+
+    question = question_of(kind, artifact)
     with tempfile.TemporaryDirectory(prefix="bertsmith-package-") as scratch:
-        model = Path(scratch) / "model"
-        _copy_model_files(model, artifact)
-        question = question_of(kind, artifact)
+        model, code = Path(scratch) / "model", Path(scratch) / "bert_core"
+        model.mkdir()
+        for name in (WEIGHTS_FILE, CONFIG_FILE, *SAVED_FILES, *artifact.names(CODE_FILE)):
+            shutil.copyfile(artifact.local(name), model / name)
+        # Without caches, so that equal code makes equal packages.
+        sources = Path(bert_core.__file__).parent
+        shutil.copytree(sources, code, ignore=shutil.ignore_patterns("__pycache__"))
         mlflow.pyfunc.save_model(
             str(target),
             python_model=str(Path(seal.__file__).with_name("served_model.py")),
             artifacts={"model": str(model)},
-            code_paths=[_clean_copy(Path(bert_core.__file__).parent, Path(scratch))],
+            code_paths=[str(code)],
             signature=signature_of(question),
             input_example=pd.DataFrame({name: [cell] for name, cell in question.example.items()}),
             pip_requirements=declared_requirements(),
@@ -92,38 +116,112 @@ def save_model_package(
     return seal.seal(target)
 
 
-def signature_of(question: Question) -> ModelSignature:
+def signature_of(question: Question) -> "ModelSignature":
     """What the model is asked and answers, in MLflow's words."""
-    asked: list[ColSpec | TensorSpec] = [
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec, DataType, Schema
+    from mlflow.types.schema import Array
+
+    types: dict[Any, DataType | Array] = {
+        str: DataType.string, int: DataType.long, float: DataType.double,
+        list[str]: Array(DataType.string), list[float]: Array(DataType.double),
+    }  # fmt: skip
+    asked = [
         ColSpec(
-            _TYPES[str if isinstance(value, str) else list[str]], name,
+            types[str if isinstance(value, str) else list[str]], name,
             required=not question.in_place or name != question.columns[0],
         )
         for name, value in question.example.items()
     ]  # fmt: skip
     asked += [
-        ColSpec(_TYPES[list[str] if name == question.in_place else str], name, required=False)
+        ColSpec(types[list[str] if name == question.in_place else str], name, required=False)
         for name in question.optional
     ]
-    answered: list[ColSpec | TensorSpec] = [
-        ColSpec(_TYPES[kind], name) for name, kind in question.answers.items()
-    ]
-    return ModelSignature(Schema(asked), Schema(answered))
+    answered = [ColSpec(types[kind], name) for name, kind in question.answers.items()]
+    return ModelSignature(Schema([*asked]), Schema([*answered]))
 
 
-def _copy_model_files(folder: Path, artifact: Artifact) -> None:
-    folder.mkdir()
-    for name in (WEIGHTS_FILE, CONFIG_FILE, *SAVED_FILES, *artifact.names(CODE_FILE)):
-        shutil.copyfile(artifact.local(name), folder / name)
+def local_model(reference: str, context: StageContext) -> str:
+    """`reference` as `located` takes it: a name in the registry, or a folder of ours.
+
+    A fingerprint becomes the folder of its artifact, and a published BERT is taken into the store
+    first. Raises UserError for a fingerprint that the store has not, and for a folder that holds
+    no model.
+    """
+    if is_fingerprint(reference):
+        artifact = find_model_artifact(reference, context.store)
+        if artifact is None:
+            raise UserError(
+                f"the store {context.store.url} has no model with the fingerprint {reference}; "
+                "see `bertsmith store`"
+            )
+        return str(artifact.local_folder())
+    if is_folder(reference):
+        refuse_own_code(Path(reference))
+        if not is_ours(Path(reference)):
+            return str(import_folder(Path(reference), context, source=reference).local_folder())
+    return reference
 
 
-def _clean_copy(package: Path, scratch: Path) -> str:
-    """The package's sources without caches, so that equal code makes equal packages."""
-    target = scratch / package.name
-    shutil.copytree(package, target, ignore=shutil.ignore_patterns("__pycache__"))
-    return str(target)
+def opened(folder: Path) -> OpenedModel:
+    """The model in `folder` and its tokenizer; UserError, naming it, where it holds none whole."""
+    with readable(folder):
+        model, tokenizer = load_model(folder), WordPieceTokenizer.from_directory(folder)
+        tokenizer.check_embedding_rows(model.config.vocab_size)
+        return model.pack(), tokenizer
 
 
-def _public(full_version: str) -> str:
-    """`2.13.0+cpu` names a build that not every index has; `2.13.0` is what is needed."""
-    return full_version.partition("+")[0]
+@contextmanager
+def located(tracker: "Tracker", reference: str) -> Iterator[Path]:
+    """A local folder with the model files that `reference` names, for as long as it is used.
+
+    `reference` is a folder, or names a version as for `find_model`. Raises UserError where there is
+    none and where the bytes of a version are not those that were registered, MlflowException where
+    the tracker does not answer.
+    """
+    if is_folder(reference):
+        yield Path(reference)
+        return
+    import mlflow.artifacts
+
+    from pipelines.tracking.tracker import time_for_files
+
+    client = tracker.client()
+    version = find_model(client, reference)
+    digest = digest_of(version)
+    address = client.get_model_version_download_uri(version.name, str(version.version))
+    with tempfile.TemporaryDirectory(prefix="bertsmith-model-") as scratch, time_for_files():
+        package = mlflow.artifacts.download_artifacts(
+            uri_of(version),
+            # Local files are used in place.
+            dst_path=None if urlsplit(address).scheme in ("", "file") else scratch,
+            tracking_uri=tracker.uri,
+        )
+        with readable(Path(package)):
+            seal.sealed_files(Path(package), digest)
+        yield Path(package) / "artifacts" / "model"
+
+
+def open_model(tracker: "Tracker", reference: str) -> OpenedModel:
+    """The model that `reference` names, and its tokenizer: see `located`."""
+    with located(tracker, reference) as folder:
+        return opened(folder)
+
+
+def versioned(tracker: "Tracker", reference: str) -> str:
+    """`name/version` of the version that `reference` names; a folder stays what it is."""
+    if is_folder(reference):
+        return reference
+    return reference_to(find_model(tracker.client(), reference))
+
+
+def resolved_encoder(reference: str, tracker: "Tracker", context: StageContext) -> Artifact:
+    """The encoder that `reference` names: models:/name@alias, a folder, or a fingerprint.
+
+    A registered one is taken into the store as it is now: when its alias moves, the same recipe
+    names another one. Raises UserError where there is none.
+    """
+    if not reference.startswith(REGISTERED):
+        return existing_encoder(reference, context)
+    with located(tracker, reference) as folder:
+        return import_folder(folder, context, source=reference)

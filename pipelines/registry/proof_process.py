@@ -1,6 +1,6 @@
-"""Run in a process of its own: load one version of a registered model, print what it reaches.
+"""Run in a process of its own: load one version of a registered model, write what it reaches.
 
-Reads a JSON request on standard input, prints a JSON answer. Nothing of `bert_core` may be
+Reads a JSON request on standard input; the answer is a JSON file. Nothing of `bert_core` may be
 imported before the model is loaded: a model has to run with the code it carries.
 """
 
@@ -8,14 +8,12 @@ import json
 import shutil
 import sys
 import tempfile
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 # Exit statuses, as sysexits.h has them, each with one sentence on standard error.
 TRY_AGAIN = 75  # tracker or store did not answer
-CHANGED = 65  # the package is not what was registered, or declares other libraries
-OTHER_QUESTION = 66  # the data asks for what the model does not answer
+REFUSED = 65  # the package is not what was registered, or the data asks for something else
 
 
 class OtherQuestionError(Exception):
@@ -23,7 +21,7 @@ class OtherQuestionError(Exception):
 
 
 def main() -> None:
-    """Answer the request on standard input; the answers to single items go into a file."""
+    """Answer the request on standard input."""
     from pipelines.registry.seal import ChangedPackageError
     from pipelines.tracking.tracker import is_transient
 
@@ -36,13 +34,10 @@ def main() -> None:
                 raise
             _leave(TRY_AGAIN, error)
         try:
-            _check_package(package, request["digest"])
             answer = _reached(request, package, data)
-        except ChangedPackageError as error:
-            _leave(CHANGED, error)
-        except OtherQuestionError as error:
-            _leave(OTHER_QUESTION, error)
-    sys.stdout.write(json.dumps(answer) + "\n")
+        except (ChangedPackageError, OtherQuestionError) as error:
+            _leave(REFUSED, error)
+    Path(request["answer_file"]).write_text(json.dumps(answer))
 
 
 def _leave(status: int, error: Exception) -> None:
@@ -73,59 +68,28 @@ def _fetched_data(request: dict[str, Any]) -> Any:
     return data
 
 
-def _check_package(package: Path, digest: str) -> None:
-    """Raise ChangedPackageError for other files or libraries than the registered ones."""
-    from pipelines.registry.seal import ChangedPackageError, sealed_files
-
-    for bytecode in list(package.rglob("__pycache__")):  # of this copy; it was never sealed
-        shutil.rmtree(bytecode)
-    sealed_files(package, digest)
-    unmet = _unmet_requirements((package / "requirements.txt").read_text().splitlines())
-    if unmet:
-        raise ChangedPackageError(
-            f"it declares other libraries than are installed: {', '.join(unmet)}; install these "
-            "versions, or delete the version so that the next run packs it again"
-        )
-
-
-def _unmet_requirements(declared: list[str]) -> list[str]:
-    """The declared requirements that this process does not meet, a phrase each."""
-    from packaging.requirements import Requirement
-
-    unmet = []
-    for requirement in map(Requirement, declared):
-        try:
-            installed = version(requirement.name)
-        except PackageNotFoundError:
-            installed = "none"
-        if installed == "none" or not requirement.specifier.contains(installed, prereleases=True):
-            unmet.append(f"{requirement.name} {installed} instead of {requirement.specifier}")
-    return unmet
-
-
 def _reached(request: dict[str, Any], package: Path, data: Any) -> dict[str, Any]:
-    """The model's score, and what computed it."""
+    """The model's score and answers, and what computed them."""
     import mlflow
     import torch
 
+    from pipelines.registry.seal import sealed_files
     from pipelines.versions import computing_machine
 
+    for bytecode in list(package.rglob("__pycache__")):  # of this copy; it was never sealed
+        shutil.rmtree(bytecode)
+    sealed_files(package, request["digest"])
     if request["threads"]:
         torch.set_num_threads(int(request["threads"]))  # sums are split among them
     loaded = mlflow.pyfunc.load_model(str(package))
-    _check_own_code()
-    loaded.predict(loaded.input_example)  # as a server calls it
-    reach = {"examples": _of_encoder, "dataset": _of_task}.get(request["data_kind"], _response)
-    value, answers = reach(loaded.unwrap_python_model(), data, request)
-    Path(request["answers_file"]).write_text(json.dumps(answers))
-    return {"value": value, "machine": computing_machine()}
-
-
-def _check_own_code() -> None:
     import bert_core
 
     if Path(bert_core.__file__).parent == Path(__file__).parents[2] / "bert_core":
         raise ImportError("the loaded model runs with installed code, not with its own")
+    loaded.predict(loaded.input_example)  # as a server calls it
+    reach = {"examples": _of_encoder, "dataset": _of_task}.get(request["data_kind"], _response)
+    value, answers = reach(loaded.unwrap_python_model(), data, request)
+    return {"value": value, "answers": answers, "machine": computing_machine()}
 
 
 # What follows imports stages, which find the model's own bert_core already there.
@@ -135,18 +99,15 @@ def _of_task(served: Any, dataset: Any, request: dict[str, Any]) -> tuple[float,
     from pipelines.stages.dataset.stage import family_of, read_items
     from pipelines.tasks import Reading
 
-    family, heldout = family_of(dataset), read_items(dataset, "heldout")
+    model, family, heldout = served.model, family_of(dataset), read_items(dataset, "heldout")
     for columns in ("takes", "gives"):  # of a user's own task, whose code may have changed
-        if getattr(served.model, columns, None) != getattr(family.model, columns, None):
-            raise OtherQuestionError(f"they have different columns in {columns}")
-    labels = set(getattr(served.model, "labels", None) or ())
-    odd = sorted(labels ^ set(heldout.labels))
-    if odd and labels:
-        raise OtherQuestionError(
-            f"they have different labels: {', '.join(odd[:5])} are in only one of them"
-        )
-    reading = Reading(served.model.config.max_position_embeddings)
-    answers = family.answers(served.model, served.tokenizer, heldout, reading)
+        if getattr(model, columns, None) != getattr(family.model, columns, None):
+            raise OtherQuestionError(f"it has other columns in {columns}")
+    labels = set(getattr(model, "labels", None) or ())
+    if odd := sorted(labels and labels ^ set(heldout.labels)):
+        raise OtherQuestionError(f"it has other labels: {', '.join(odd[:5])}")
+    reading = Reading(model.config.max_position_embeddings)
+    answers = family.answers(model, served.tokenizer, heldout, reading)
     return family.figures(answers, heldout)[request["metric"]], answers.values
 
 
@@ -157,17 +118,13 @@ def _of_encoder(served: Any, examples: Any, request: dict[str, Any]) -> tuple[fl
     model, reader = served.model, ExampleReader(examples, "heldout")
     predicts_tokens = {"eval/mlm_accuracy": "pretraining", "eval/clm_accuracy": "language_model"}
     if model.head_name != predicts_tokens.get(request["metric"], model.head_name):
-        raise OtherQuestionError(f"one of them has the head {model.head_name}")
+        raise OtherQuestionError(f"it has the head {model.head_name}")
     vocabulary = examples.local("vocab.txt").read_text(encoding="utf-8")
     if vocabulary.split("\n") != served.tokenizer.files()["vocab.txt"].split("\n"):
-        raise OtherQuestionError(
-            "they have different vocabularies, whose tokens are not the same question"
-        )
-    if reader.max_tokens > model.config.max_position_embeddings:
-        raise OtherQuestionError(
-            f"the examples have up to {reader.max_tokens} tokens, of which one of them reads "
-            f"{model.config.max_position_embeddings}"
-        )
+        raise OtherQuestionError("it has another vocabulary, whose tokens are another question")
+    longest = model.config.max_position_embeddings
+    if reader.max_tokens > longest:
+        raise OtherQuestionError(f"it reads {longest} tokens, the examples have more")
     figures = pretraining_figures(model, reader, request["max_examples"])
     losses = sequence_losses(model, reader, request["max_examples"])
     return figures[request["metric"]], losses.tolist()

@@ -1,8 +1,9 @@
-"""Putting models into MLflow's registry, with their metadata and lineage."""
+"""Putting models into MLflow's registry: versions with their cards, metadata and lineage."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import yaml
 from mlflow import MlflowClient
@@ -11,26 +12,37 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from pipelines.errors import redacted
-from pipelines.recipes.files import flattened
-from pipelines.registry.card import model_card, question_of
+from pipelines.recipes.files import differences, flattened
+from pipelines.recipes.recipe import Recipe
 from pipelines.registry.find import (
-    CANDIDATE,
     CODE_TAG,
+    COMPARISON_TAG,
     DIGEST_TAG,
     KIND_TAG,
-    OWED_TAG,
-    PROMOTION,
+    PROMOTED_TAG,
     REGISTERED,
     VERIFIED_TAG,
     entries,
-    versions_of,
+    pages,
 )
-from pipelines.registry.package import log_package
-from pipelines.store import Artifact
+from pipelines.registry.package import log_package, question_of
+from pipelines.stages import STAGES
+from pipelines.stages.evaluation import beside
+from pipelines.store import Artifact, ArtifactStore
+from pipelines.store.artifact import is_fingerprint
 from pipelines.tracking.tracker import COMPUTED_ON_TAG, FINGERPRINT_TAG, Tracker, final
 from pipelines.train.imported_models import IMPORTED
 from pipelines.train.runs import numbers
 from pipelines.versions import code_version
+
+_COMPARED: Final = "\n\n## Compared\n\n"
+_MOST_CHARACTERS: Final = 4_900  # MLflow's SQL registry takes 5,000 of a description
+_LIMITS: Final = {
+    True: "It knows the language and the subjects of its corpus, and whatever bias that has.",
+    False: "Its figures hold for texts like its held-out items; for other texts "
+    "they were not measured. It answers any text, also one about something else.",
+}
+_KINDS: Final = (*STAGES, "imported_encoder", IMPORTED)  # that a lineage may name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +66,6 @@ class RegisteredModel:
     name: str
     version: int
     run_id: str
-    fingerprint: str  # of the artifact
     metrics: Mapping[str, float]  # as logged: what the loaded model must reproduce
     is_verified: bool
     awaits_promotion: bool  # True where a run that proved it ended before it was promoted
@@ -86,32 +97,31 @@ def register(submission: Submission, tracker: Tracker) -> RegisteredModel:
     reused = version is not None
     if version is None:
         version = _create_version(submission, metrics, tracker, client)
-    number = str(version.version)
-    if version.tags.get(OWED_TAG) == CANDIDATE:
-        card = model_card(
-            submission.kind, _description(submission), f"{name}/{number}", artifact,
-            submission.lineage, submission.evaluation,
-        )  # fmt: skip
-        client.update_model_version(name, number, card)
-        client.set_registered_model_alias(name, submission.alias, number)
-        client.delete_model_version_tag(name, number, OWED_TAG)
-    is_verified = version.tags.get(VERIFIED_TAG) == "true"
+    if not version.description:  # the card comes last
+        client.set_registered_model_alias(name, submission.alias, version.version)
+        card = model_card(submission, int(version.version))
+        client.update_model_version(name, version.version, card)
+    tags, promoted = version.tags, entries(PROMOTED_TAG, version.tags)
+    is_verified = tags.get(VERIFIED_TAG) == "true"
+    is_decided = tags.get(f"{COMPARISON_TAG}.decision") == "not better" or any(
+        key.endswith(".reason") for key in promoted
+    )
     return RegisteredModel(
         kind=submission.kind,
         name=name,
-        version=int(number),
+        version=int(version.version),
         run_id=version.run_id or "",
-        fingerprint=artifact.fingerprint,
         metrics=metrics,
         is_verified=is_verified,
-        awaits_promotion=is_verified and version.tags.get(OWED_TAG) == PROMOTION,
+        awaits_promotion=is_verified and not is_decided,
         reused=reused,
     )
 
 
 def _version_of(client: MlflowClient, name: str, fingerprint: str) -> ModelVersion | None:
     """The first version of `name` that was made from the artifact `fingerprint`."""
-    versions = versions_of(client, name, f"tags.`{FINGERPRINT_TAG}` = '{fingerprint}'")
+    made_from_it = f"name = '{name}' and tags.`{FINGERPRINT_TAG}` = '{fingerprint}'"
+    versions = pages(client.search_model_versions, made_from_it)
     return min(versions, key=lambda version: int(version.version), default=None)
 
 
@@ -123,7 +133,7 @@ def _create_version(
     tracker.set_tags(run_id, tags)
     tracker.log_text(run_id, redacted(submission.recipe_yaml), "recipe.yaml")
     tracker.log_params(run_id, recipe_values(submission.recipe_yaml))
-    logged = log_package(submission.kind, submission.artifact, run_id, tags, tracker, client)
+    logged = log_package(submission.kind, submission.artifact, run_id, tags, tracker)
     run = client.get_run(run_id)
     # As the run has them already, to the millisecond: a figure is there once.
     moment = run.info.end_time or logged.creation_timestamp
@@ -133,7 +143,11 @@ def _create_version(
     ]
     client.log_batch(run_id, points)
     machine = entries(COMPUTED_ON_TAG, run.data.tags)
-    _ensure_name(client, submission.name, _description(submission))
+    try:
+        client.create_registered_model(submission.name, description=_description(submission))
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
     return client.create_model_version(
         submission.name,
         source=f"{REGISTERED}{logged.model_id}",
@@ -142,7 +156,6 @@ def _create_version(
             **tags,
             **{f"{COMPUTED_ON_TAG}.{key}": value for key, value in machine.items()},
             DIGEST_TAG: logged.tags[DIGEST_TAG],
-            OWED_TAG: CANDIDATE,
         },
         model_id=logged.model_id,
     )
@@ -187,9 +200,126 @@ def _tags(submission: Submission, tracker: Tracker) -> dict[str, str]:
     }
 
 
-def _ensure_name(client: MlflowClient, name: str, description: str) -> None:
-    try:
-        client.create_registered_model(name, description=description)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise
+def model_card(submission: Submission, number: int) -> str:
+    """Markdown: what version `number` is, its figures and their baselines, and how to use it.
+
+    The sections are those of Mitchell et al., "Model Cards for Model Reporting" (2019), as far as
+    a recipe knows them. It has at most as many characters as the registry takes.
+    """
+    artifact, evaluation, name = submission.artifact, submission.evaluation, submission.name
+    statistics = {**(evaluation.statistics if evaluation else {}), **artifact.statistics}
+    example = json.dumps(dict(question_of(submission.kind, artifact).example))
+    made_from = {each.fingerprint: each for each in (*submission.lineage.values(), artifact)}
+    parts = [
+        _description(submission),
+        "## Made from\n\n"
+        + "\n".join(
+            f"- {_title(each)} `{fingerprint}`: {_headline(each)}"
+            for fingerprint, each in made_from.items()
+        ),
+        "## Held-out figures\n\n| figure | reached | to compare |\n|---|---|---|\n"
+        + "\n".join(_figures(statistics)),
+        _seeds(artifact),
+        f"## Limits\n\n{_LIMITS[submission.kind == 'encoder']}",
+        "## Use\n\n```python\nimport mlflow\n\nmodel = mlflow.pyfunc.load_model("
+        f'"{REGISTERED}{name}/{number}")\nmodel.predict([{example}])\n```\n\n'
+        f"That is this version; `{REGISTERED}{name}@champion` is the one that people use now.",
+    ]
+    return redacted("\n\n".join(parts))[:_MOST_CHARACTERS]
+
+
+def with_comparison(description: str, reason: str) -> str:
+    """A card with the result of the version's comparison, in place of an earlier one."""
+    card, _, _ = description.partition(_COMPARED)
+    added = f"{_COMPARED}{reason[:1].upper()}{reason[1:1_500]}."
+    return card[: _MOST_CHARACTERS - len(added)] + added
+
+
+def _figures(statistics: Mapping[str, Any]) -> list[str]:
+    """The main score first; each figure with its baselines."""
+    names = [name for name in statistics if name.startswith("eval/") and name.count("/") == 1]
+    names.sort(key=lambda name: name != statistics.get("score"))
+    rows = []
+    for name in names:
+        metric = name.removeprefix("eval/")
+        compared = ", ".join(
+            f"{baseline} {value:.4f}" for baseline, value in beside(statistics, metric).items()
+        )
+        rows.append(f"| {metric.replace('_', ' ')} | {statistics[name]:.4f} | {compared} |")
+    return rows
+
+
+def _seeds(artifact: Artifact) -> str:
+    """How much the main figure depends on the seed."""
+    seed = artifact.manifest.settings.get("seed", "of another tool")
+    statistics = artifact.statistics
+    score = statistics.get("score", "")
+    deviation = statistics.get(f"deviation/{score}")
+    if deviation is None:
+        return f"Trained once, with the seed {seed}; how much another seed changes is unknown."
+    return (
+        f"The best of {statistics['num_seeds']} seeds, from {seed} on, whose "
+        f"{score.removeprefix('eval/').replace('_', ' ')} is {statistics[f'mean/{score}']:.4f} in "
+        f"the mean with a standard deviation of {deviation:.4f}."
+    )
+
+
+def _title(artifact: Artifact) -> str:
+    stage = STAGES.get(artifact.kind)
+    return artifact.kind if stage is None else stage.title
+
+
+def _headline(artifact: Artifact) -> str:
+    """The count or figure that describes an artifact best."""
+    stage = STAGES.get(artifact.kind)
+    if stage is None:
+        return str(artifact.statistics.get("source", "given"))
+    return stage.headline(artifact.statistics)
+
+
+def lineage_lines(kind: str, fingerprint: str, store: ArtifactStore) -> list[str]:
+    """What an artifact was made from, down to files and settings, indented, each part once.
+
+    Settings are those that are not the default. A branch ends, marked so, at what the store does
+    not hold. Raises UserError where the store does not answer.
+    """
+    return list(_branch(kind, fingerprint, store, "", set()))
+
+
+def _branch(
+    kind: str, fingerprint: str, store: ArtifactStore, indent: str, shown: set[str]
+) -> Iterator[str]:
+    artifact = _artifact(kind, fingerprint, store)
+    if artifact is None:
+        yield f"{indent}{kind} {fingerprint}: not in the store {store.url}"
+        return
+    line = f"{indent}{_title(artifact)} {fingerprint}"
+    if fingerprint in shown:
+        yield f"{line}, see above"
+        return
+    shown.add(fingerprint)
+    yield line
+    manifest, inner = artifact.manifest, f"{indent}  "
+    yield f"{inner}holds {_headline(artifact)}"
+    yield f"{inner}made {manifest.created}, by {manifest.code_version}"
+    stage = STAGES.get(artifact.kind)
+    usual = getattr(Recipe(), stage.name, None) if stage else None
+    default = usual.model_dump(mode="json") if usual is not None else {}
+    for path, value in differences(manifest.settings, default).items():
+        yield f"{inner}{path}: {value}"
+    if artifact.kind == "corpus" and (paths := artifact.statistics.get("input", {}).get("paths")):
+        yield f"{inner}paths: {', '.join(paths)}"
+    for name, value in sorted(manifest.inputs.items()):
+        if is_fingerprint(value) and _artifact(name, value, store) is not None:
+            yield from _branch(name, value, store, inner, shown)
+        else:  # raw text or labelled files, and how they were read
+            yield f"{inner}{name} {value}"
+
+
+def _artifact(name: str, fingerprint: str, store: ArtifactStore) -> Artifact | None:
+    """The artifact `fingerprint`; usually its kind is the name that its user has for it."""
+    for kind in sorted(_KINDS, key=lambda kind: kind != name):
+        artifact = store.find(kind, fingerprint)
+        if artifact is not None:
+            return artifact
+    return None

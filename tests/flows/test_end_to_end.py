@@ -143,7 +143,7 @@ def test_a_second_run_builds_nothing_registers_nothing_new_and_moves_no_alias(
         client.set_registered_model_alias("bertsmith-encoder", "candidate", "1")
     assert outcomes(report) == dict.fromkeys(STAGES, "reused")
     assert [model.version for model in report.models] == [1, 1]
-    assert "verification" not in {record.name for record in report.records}
+    assert not [record for record in report.records if record.name.startswith("verification")]
     assert report.promotions == []
     assert len(report.filled_masks) == 3  # of the run's own version, whatever the aliases say
 

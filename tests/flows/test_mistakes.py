@@ -80,7 +80,7 @@ CASES = {
     "a second text of no file": (["run", "--second-text-column", "b"], "--labels"),
     "a model that is not there": (
         ["evaluate", "--model", "m", "--labels", "{here}/header.csv"],
-        "'m' is neither a folder nor a model",
+        "the registry has no model 'm'",
     ),
     "more workers than micro-batches": (
         ["run", "--set", "runtime.training_workers=4"],

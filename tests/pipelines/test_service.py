@@ -24,7 +24,7 @@ from pipelines.predict.batching import (
 )
 from pipelines.predict.server import MOST_ROWS, application, asked_of_body
 from pipelines.predict.tables import Table
-from pipelines.registry.opening import opened
+from pipelines.registry.package import opened
 from tests.pipelines.registry.test_serving import untrained
 
 CLASSES = question_of_class(MODELS["sequence_classification"])

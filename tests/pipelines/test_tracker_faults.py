@@ -115,7 +115,7 @@ def test_what_is_missing_stays_missing(local_tracker: Tracker) -> None:
     with pytest.raises(MlflowException) as told:
         tracker.client().get_run("nothing")
     assert not is_transient(told.value)
-    with pytest.raises(UserError, match="the registry is empty") as missing:
+    with pytest.raises(UserError, match="no model 'encoder' with") as missing:
         find_source(tracker.client(), "encoder", "champion")
     assert not is_transient(missing.value)
     assert not is_transient(FileNotFoundError(2, "no such file"))

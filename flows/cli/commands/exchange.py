@@ -34,10 +34,6 @@ def import_folder(
         bool | None,
         typer.Option("--uncased/--cased", help="Whether texts are lowercased, if no file says."),
     ] = None,
-    task: Annotated[
-        str | None,
-        typer.Option(help="Task to register it for, if its head fits several."),
-    ] = None,
     home: Home = None,
     store: Store = None,
 ) -> None:
@@ -50,8 +46,6 @@ def import_folder(
     """
     from pipelines.registry import exchange
 
-    if task is not None and name is None:
-        raise UserError("--task says what --name registers it for; add --name")
     if name is not None:
         check_name(name)
         if exchange.is_vocabulary(path):
@@ -76,13 +70,10 @@ def import_folder(
         from pipelines.stage import open_context
 
         context = open_context(runtime_of(home, store))
-        registered = register_import(artifact, name, context, say, task)
-        version, proof = registered.model, registered.verification
-        how = f"reproduced its answers ({proof.comparison})" if proof else "was registered before"
-        held = f"; {registered.alias}" if registered.alias else ""
-        print(f"  {version.uri}, loaded in a fresh process, {how}{held}")
-        named = f"{version.name}@{registered.alias}" if registered.alias else version.reference
-        reference = f"models:/{named}"
+        version = register_import(artifact, name, context, say)
+        how = "was registered before" if version.is_verified else "reproduced its answers"
+        print(f"  {version.uri}, loaded in a fresh process, {how}")
+        reference = version.uri
     print(f"next: bertsmith run --encoder {reference} --labels FILE")
 
 
@@ -142,13 +133,9 @@ def export_version(
     from pipelines.registry import exchange
 
     tracker = tracker_of(home)
-    from pipelines.registry.opening import versioned
+    from pipelines.registry.package import versioned
 
     called = versioned(tracker, named(model, home))
     say(f"model: {model_address(called)}")
-    if form == "onnx":
-        from pipelines.registry.onnx_export import export_onnx_version
-
-        print(f"{to}: {export_onnx_version(tracker, called, to, pooling=pooling)}")
-        return
-    print(f"{to}: {exchange.export_version(tracker, called, to, pooling)}")
+    as_onnx = form == "onnx"
+    print(f"{to}: {exchange.export_version(tracker, called, to, pooling, as_onnx=as_onnx)}")

@@ -62,7 +62,7 @@ def models(
 def _show(model: str, home: Home, store: Store, *, as_json: bool) -> None:
     tracker = tracker_of(home)
     from pipelines.registry.find import find_model, uri_of
-    from pipelines.registry.lineage import lineage_lines
+    from pipelines.registry.register import lineage_lines
 
     version = find_model(tracker.client(), model)
     tags = {
@@ -125,10 +125,10 @@ def _promote(name: str, source: str, alias: str, because: str, home: Path | None
     with explained("promote"):
         recipe = PromotionRecipe(name=name, source=source, alias=alias, reason=because)
     from pipelines.registry.find import COMPARISON_TAG
-    from pipelines.registry.promote import PREVIOUS, promotion_by_choice
+    from pipelines.registry.promote import PREVIOUS, decide_promotion
 
     tracker = tracker_of(home)
-    chosen = promotion_by_choice(tracker, name, source, alias)
+    chosen = decide_promotion(tracker, name, source, alias)
     tags = tracker.client().get_model_version(name, str(chosen.version)).tags
     compared = tags.get(f"{COMPARISON_TAG}.reason")
     if compared and source != PREVIOUS:

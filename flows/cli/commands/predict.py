@@ -129,7 +129,7 @@ def predict(
             asked_of_texts,
             question_for,
         )
-        from pipelines.registry.opening import opened
+        from pipelines.registry.package import opened
 
         opened_model = opened(folder)
     question = question_for(opened_model[0], called)
@@ -292,7 +292,7 @@ def fill_mask(
         )
     with asked_model(model, home, "encoder") as (folder, called):
         from pipelines.predict.answers import fill
-        from pipelines.registry.opening import opened
+        from pipelines.registry.package import opened
 
         gaps = fill(opened(folder), called, text, top_k=top)
     if as_json:

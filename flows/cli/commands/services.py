@@ -131,7 +131,7 @@ def serve(
     kinds = () if model else kinds_of(None)
     with bound_socket(host, port) as at, asked_model(model, home, *kinds) as (folder, called):
         from pipelines.predict.server import serve as answer_requests
-        from pipelines.registry.opening import opened
+        from pipelines.registry.package import opened
 
         address = f"http://{host}:{at.getsockname()[1]}/invocations"
         answer_requests(

@@ -16,13 +16,8 @@ from bert_core.training.optimizer import OptimizationConfig
 from bert_core.training.state import save_model
 from pipelines.recipes.recipe import RegistrationSettings
 from pipelines.registry.compare import Comparison, compare_versions
-from pipelines.registry.promote import (
-    PREVIOUS,
-    move_alias,
-    promotion_by_choice,
-    promotion_by_comparison,
-)
-from pipelines.registry.prove import Proof, verify
+from pipelines.registry.promote import PREVIOUS, decide_promotion, move_alias
+from pipelines.registry.prove import verify
 from pipelines.registry.register import RegisteredModel, Submission, register
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset, family_of, figures_of, read_items
@@ -137,8 +132,7 @@ def proved(
     )  # fmt: skip
     model = register(submission, models.tracker)
     if not model.is_verified:
-        proof = Proof(model=model, data=dataset)
-        verify([proof], models.context.store.url, models.tracker)
+        verify(model, dataset, models.context.store.url, models.tracker)
     return model
 
 
@@ -149,22 +143,17 @@ def compared(models: Models, model: RegisteredModel) -> Comparison:
         NAMES.comparison,
     )  # fmt: skip
     if comparison.is_better:
-        decision = promotion_by_comparison(models.tracker, comparison, NAMES.alias)
-        move_alias(models.tracker, decision)
+        choose(models, model.name, str(model.version), comparison.reason)
     return comparison
 
 
-def choose(
-    models: Models, name: str, source: str, reason: str = "", alias: str = "champion"
-) -> None:
-    """What a person does with `bertsmith promote`."""
-    move_alias(
-        models.tracker, promotion_by_choice(models.tracker, name, source, "champion", reason)
-    )
+def choose(models: Models, name: str, source: str, reason: str = "") -> int:
+    """What a person does with `bertsmith promote`: the version that has the alias."""
+    return move_alias(
+        models.tracker, decide_promotion(models.tracker, name, source, "champion", reason)
+    ).version
 
 
 def go_back(models: Models, name: str) -> int:
     """What a person does with `bertsmith rollback`: the version that has the alias again."""
-    return move_alias(
-        models.tracker, promotion_by_choice(models.tracker, name, PREVIOUS, "champion")
-    ).version
+    return choose(models, name, PREVIOUS)

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from bert_core.config import encoder_config
-from bert_core.model.catalogue import PretrainingModel
+from bert_core.model.catalogue import PretrainingModel, count_parameters
 from bert_core.training.loop import train
 from bert_core.training.optimization import AdamW
 from bert_core.training.optimizer import OptimizationConfig
 from bert_core.training.state import save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.registry.find import DIGEST_TAG
-from pipelines.registry.prove import Proof, verify
+from pipelines.registry.prove import Verification, verify
 from pipelines.registry.register import RegisteredModel, Submission, register
 from pipelines.registry.seal import seal
 from pipelines.stage import StageContext
@@ -91,7 +91,8 @@ class Models:
                         target.path.write_bytes(file.read_bytes())
             heldout = HeldoutExamples(self.examples, tokenizer, 0, 1)
             figures = heldout.figures(model, MAX_EXAMPLES)
-            return Built([file.name for file in files], figures)
+            statistics = {**figures, "num_parameters": count_parameters(model)}
+            return Built([file.name for file in files], statistics)
 
         return self.context.store.get_or_build(
             "encoder", version=1, settings={"seed": seed, "steps": steps}, inputs={}, build=build
@@ -123,9 +124,13 @@ class Models:
         return self.prove(self.register(self.trained(seed, steps)))
 
     def prove(self, model: RegisteredModel) -> RegisteredModel:
-        proof = Proof(model=model, data=self.examples, max_examples=MAX_EXAMPLES)
-        verify([proof], self.context.store.url, self.tracker)
+        self.verify(model)
         return model
+
+    def verify(self, model: RegisteredModel) -> Verification:
+        return verify(
+            model, self.examples, self.context.store.url, self.tracker, max_examples=MAX_EXAMPLES
+        )
 
     def register_submission(self, submission: Submission) -> RegisteredModel:
         return register(submission, self.tracker)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from pipelines.predict.model_evaluation import evaluate_file
-from pipelines.registry.card import model_card
 from pipelines.registry.find import version_with_alias
+from pipelines.registry.register import Submission, model_card
 from pipelines.stages import evaluation as learning
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset, family_of, read_items
@@ -75,9 +75,12 @@ def test_an_evaluation_and_a_card_have_them_beside_the_majority_class(
     figures = beside(evaluation.statistics, "accuracy")
     assert list(figures) == ["majority class", "TF-IDF"]
     assert list(beside(evaluation.statistics, "macro_f1")) == ["TF-IDF"]
-    card = model_card("classification", "It.", "x/1", model, {}, evaluation)
+    submission = Submission(
+        kind="classification", name="x", alias="candidate", artifact=model, lineage={},
+        recipe_yaml="", evaluation=evaluation,
+    )  # fmt: skip
+    card = model_card(submission, 1)
     assert f"majority class {figures['majority class']:.4f}, TF-IDF" in card
-    assert "constant guess" in model_card("classification", "It.", "x/1", model, {})
     # A look through the store tells that the evaluation stands on them, so `prune` keeps both.
     found = build_baselines(model, dataset, models.context.store)
     artifacts = [each for each in take_inventory(models.context.store) if each.manifest]

@@ -240,6 +240,7 @@ def test_the_shards_of_an_earlier_prediction_go_and_nothing_else(
     assert json.loads((answers / LISTING).read_text())["files"] == ["part-00000-00000.parquet"]
 
 
+@pytest.mark.slow  # Ray starts twice
 def test_files_and_answers_may_lie_in_an_object_store(
     models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

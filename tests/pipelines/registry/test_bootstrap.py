@@ -4,11 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mlflow.entities.model_registry import ModelVersion
 
 from pipelines.recipes.recipe import ComparisonSettings
-from pipelines.registry.bootstrap import paired_bootstrap
-from pipelines.registry.compare import Candidate, counted_items, in_words
+from pipelines.registry.compare import counted_items, in_words, paired_bootstrap
 from pipelines.stage import StageContext
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset
@@ -87,7 +85,7 @@ def test_the_sentence_says_in_whose_favour_a_difference_is() -> None:
     said = in_words("x", "eval/accuracy", better, SETTINGS, is_better=True)
     assert "accuracy 0.9000 against 0.1000, +0.8000 in its favour (95% interval +" in said
     said = in_words("x", "eval/accuracy", worse, SETTINGS, is_better=False)
-    assert "accuracy 0.1000 against 0.9000, +0.8000 in the other's favour (95% interval +" in said
+    assert "accuracy 0.1000 against 0.9000, -0.8000 in its favour (95% interval -" in said
 
 
 def test_items_that_the_candidate_learned_itself_do_not_count(tmp_path: Path) -> None:
@@ -99,10 +97,6 @@ def test_items_that_the_candidate_learned_itself_do_not_count(tmp_path: Path) ->
     source = LabelledFile(path=str(train), heldout_path=str(heldout))
     context = StageContext(store=ArtifactStore(tmp_path / "store"))
     data = build_dataset(DatasetSettings(source=source), None, context)
-    candidate = Candidate(
-        version=ModelVersion("a", "1", 0), kind="classification", metric="eval/accuracy",
-        data=data, artifact=data,
-    )  # fmt: skip
-    items = counted_items(candidate, None, context.store)
+    items = counted_items(data, "eval/accuracy", None, context.store)
     assert [row["text"] for row in items.items.rows] == [f"unseen {n}" for n in range(5)]
     assert (items.left_out, list(items.kept)) == (3, [3, 4, 5, 6, 7])

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.registry.card import model_card, with_comparison
+from pipelines.registry.register import model_card, with_comparison
 from pipelines.show import confusion_picture, log_evidence
-from pipelines.store import Artifact, ArtifactStore, Built
+from pipelines.store import Artifact
 from tests.pipelines.registry.classifiers import finetuned, labelled_texts
 from tests.pipelines.registry.conftest import Models
 
@@ -22,7 +22,7 @@ def test_a_card_says_what_it_is_from_what_how_good_and_how_it_is_asked(models: M
         "A BERT encoder pretrained from raw text", "## Made from", models.examples.fingerprint,
         "## Held-out figures", f"{artifact.statistics['eval/mlm_loss']:.4f}",
         f"constant guess {artifact.statistics['baseline/mlm_loss']:.4f}", "## Limits",
-        "at most 64 tokens", 'mlflow.pyfunc.load_model("models:/encoder/1")',
+        'mlflow.pyfunc.load_model("models:/encoder/1")',
     ):  # fmt: skip
         assert words in card
     assert len(card) <= 5_000
@@ -32,24 +32,14 @@ def test_a_card_of_the_best_of_several_seeds_tells_their_spread(models: Models) 
     artifact = models.trained(1)
     told = {
         "score": "eval/mlm_loss", "mean/eval/mlm_loss": 6.25, "deviation/eval/mlm_loss": 0.125,
-        "num_seeds": 3, "num_trials": 20, "chosen": {"learning_rate": 1e-3},
+        "num_seeds": 3,
     }  # fmt: skip
     statistics = {**artifact.statistics, **told}
     manifest = artifact.manifest.model_copy(update={"statistics": statistics})
-    card = model_card("encoder", "What it is.", "x", replace(artifact, manifest=manifest), {})
+    card = model_card(models.submission(replace(artifact, manifest=manifest)), 1)
     assert "The best of 3 seeds, from 1 on" in card
-    assert "6.2500 in the mean with a standard deviation of 0.1250, and of 20 trials." in card
-    assert "Trained once" in model_card("encoder", "What it is.", "x", artifact, {})
-
-
-def test_labels_of_somebody_s_data_are_no_markup_on_a_card(models: Models, tmp_path: Path) -> None:
-    labels = ["*a*", "<b>c</b>", "d`e\nf"]
-    dataset = ArtifactStore(tmp_path / "store").get_or_build(
-        "dataset", version=1, settings={}, inputs={},
-        build=lambda draft: Built([], {"items": {"train": 2, "heldout": 1}, "labels": labels}),
-    )  # fmt: skip
-    card = model_card("encoder", "What it is.", "x", models.encoder(1), {"dataset": dataset})
-    assert "1 held out; labels: `*a*`, `<b>c</b>`, `d'e f`\n" in card
+    assert "6.2500 in the mean with a standard deviation of 0.1250." in card
+    assert "Trained once" in model_card(models.submission(artifact), 1)
 
 
 def test_a_comparison_takes_the_place_of_the_one_before_and_fits(models: Models) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from pipelines.errors import UserError
 from pipelines.registry.find import DIGEST_TAG
-from pipelines.registry.opening import open_model
+from pipelines.registry.package import open_model
 from pipelines.registry.seal import SEAL_FILE, ChangedPackageError, seal, sealed_files
 from tests.pipelines.registry.conftest import Models, package_of
 

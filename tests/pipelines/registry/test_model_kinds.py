@@ -10,8 +10,7 @@ from bert_core.config import encoder_config
 from bert_core.inference.tables import question_of_class
 from bert_core.model.catalogue import MODELS, PretrainingModel, SequenceRegressor
 from pipelines.errors import UserError
-from pipelines.registry.opening import opened
-from pipelines.registry.package import signature_of
+from pipelines.registry.package import opened, signature_of
 from pipelines.registry.served_model import ServedModel
 from pipelines.tasks import families_of, family, family_of_model
 from tests.pipelines.registry.test_serving import untrained

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bert_core.training.state import load_model
-from pipelines.registry.opening import local_model, located, open_model
+from pipelines.registry.package import local_model, located, open_model
 from tests.integration.object_stores import BUCKET, s3_server
 from tests.pipelines.registry.conftest import Models
 

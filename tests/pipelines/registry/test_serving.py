@@ -60,7 +60,8 @@ def untrained(folder: Path, name: str) -> Artifact:
             for file in files:
                 with draft.file(file.name) as target:
                     target.path.write_bytes(file.read_bytes())
-        return Built([file.name for file in files], {"score": family(name).score})
+        score = family(name).score
+        return Built([file.name for file in files], {"score": score, score: 0.0})
 
     return ArtifactStore(folder / "store").get_or_build(
         "finetuned", version=1, settings={"family": name}, inputs={}, build=build

@@ -3,7 +3,7 @@
 import pytest
 
 from pipelines.errors import UserError
-from pipelines.registry.opening import resolved_encoder
+from pipelines.registry.package import resolved_encoder
 
 
 def test_a_registered_encoder_is_taken_into_the_store(models, tracker):

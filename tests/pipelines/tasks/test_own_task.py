@@ -18,7 +18,7 @@ from bert_core.training.optimizer import OptimizationConfig
 from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.errors import UserError
-from pipelines.registry.opening import local_model
+from pipelines.registry.package import local_model
 from pipelines.stage import StageContext
 from pipelines.stages.dataset.items import check_inputs
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
