@@ -99,7 +99,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def import_libraries(_: int) -> None:
     """Import what the first task needs; slow enough that both workers take part."""
-    for module in ("corpus.screening", "corpus.sources.text_files", "examples.stage"):
+    for module in ("corpus.stage", "corpus.reading", "examples.stage"):
         importlib.import_module(f"pipelines.stages.{module}")
     time.sleep(0.2)
 

@@ -117,7 +117,7 @@ def dataset(task: Task, folder: Path, context: StageContext) -> Artifact:
         path.write_text("".join(lines[: task.first_lines]), encoding="utf-8")
     source = LabelledFile(
         path=str(path), heldout_path=str(task.heldout) if task.heldout else "",
-        bad_items="skip", **task.columns,
+        **task.columns,
     )  # fmt: skip
     settings = DatasetSettings(family=task.family, source=source)
     return build_dataset(settings, None, context)

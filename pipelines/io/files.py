@@ -1,11 +1,14 @@
-"""Files, local and remote: finding, opening and hashing them.
+"""Files, local and remote: finding, opening and hashing them, and reading their text.
 
 A path is a file, a folder or a glob, local or any URL that fsspec opens. Files that end in .gz,
-.bz2, .xz or .zst are opened through their decompressor.
+.bz2, .xz or .zst are opened through their decompressor. Text is UTF-8, UTF-16 by its mark, or of
+the encoding that a setting names; anything else is an error.
 """
 
+import codecs
 import glob
 import hashlib
+import io
 import lzma
 import os
 import socket
@@ -15,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
-from typing import IO, Final
+from typing import IO, Final, TextIO
 from urllib.parse import urlsplit
 
 import fsspec
@@ -28,6 +31,11 @@ from pipelines.store import sha256_of_file
 from pipelines.store.access import NO_CREDENTIALS, lacks_credentials, store_errors
 
 COMPRESSIONS: Final = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}
+# C0 controls but for tab, line feed and carriage return, and DEL. As bytes they are the same in
+# UTF-8, where deleting them is the fastest.
+CONTROL_BYTES: Final = bytes({*range(32), 127} - {9, 10, 13})
+SAMPLE_BYTES: Final = 65536
+_BOMS_UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _DECOMPRESSION_ERRORS: Final = (EOFError, OSError, zlib.error, lzma.LZMAError, zstd.ZstdError)
 _ANSWER_SECONDS: Final = 5
 
@@ -87,12 +95,11 @@ def _remote_files(filesystem: AbstractFileSystem, plain: str, path: str) -> list
     # An object store marks a folder by an empty object, whose name others begin with.
     folders = {str(parent) for match in matches for parent in PurePosixPath(match).parents}
     protocol = path.partition("://")[0]
-    names_hidden = PurePosixPath(plain).name.startswith(".")
     return [
         match if "://" in match else f"{protocol}://{match.removeprefix('/')}"
         for match in matches
         if match.rstrip("/") not in (begin.rstrip("/"), *folders) and not match.endswith("/")
-        if names_hidden or not _has_hidden_part(match.removeprefix(begin))
+        if not _has_hidden_part(match.removeprefix(begin))
     ]
 
 
@@ -104,18 +111,12 @@ def require_regular(path: str) -> None:
     """Raise UserError unless the local `path` is a readable regular file, after its links."""
     try:
         mode = Path(path).expanduser().stat().st_mode
-    except FileNotFoundError as error:
-        what = "is a link to nothing" if Path(path).is_symlink() else "does not exist"
-        raise UserError(f"{path} {what}; check the path") from error
-    except PermissionError as error:
-        raise _unreadable(path) from error
-    except OSError as error:  # links in a circle, a name that is too long
+    except OSError as error:
         raise UserError(f"{path} cannot be opened ({error.strerror}); check the path") from error
     if not stat.S_ISREG(mode):
-        kinds = {stat.S_IFIFO: "a pipe", stat.S_IFDIR: "a folder", stat.S_IFSOCK: "a socket"}
         raise UserError(
-            f"{path} is {kinds.get(stat.S_IFMT(mode), 'a device')}, not a file; write what it "
-            "holds to a file first"
+            f"{path} is a folder, a pipe or a device, not a file; write what it holds to a file "
+            "first"
         )
     if not os.access(Path(path).expanduser(), os.R_OK):
         raise _unreadable(path)
@@ -130,10 +131,9 @@ def require_answer(path: str) -> None:
         if url.scheme not in ("http", "https") or url.hostname is None:
             return
         port = url.port or (443 if url.scheme == "https" else 80)
+        socket.create_connection((url.hostname, port), timeout=_ANSWER_SECONDS).close()
     except ValueError as error:
         raise UserError(f"{path} is no address ({error}); check it") from error
-    try:
-        socket.create_connection((url.hostname, port), timeout=_ANSWER_SECONDS).close()
     except OSError as error:
         raise UserError(
             f"{url.hostname}:{port} does not answer ({error.strerror or error}), so {path} cannot "
@@ -150,9 +150,9 @@ def reached(*paths: str) -> Iterator[None]:
     try:
         yield
     except store_errors() as error:
-        where = "path" if all(map(is_local, paths)) else "address, the network"
         raise UserError(
-            f"{', '.join(paths)} cannot be read ({error}); check the {where} and your rights"
+            f"{', '.join(paths)} cannot be read ({error}); check the path, the network and your "
+            "rights"
         ) from error
 
 
@@ -199,13 +199,6 @@ def open_binary(path: str) -> Iterator[IO[bytes]]:
         ) from error
 
 
-def read_head(path: str, num_bytes: int) -> tuple[bytes, bool]:
-    """The first bytes of a file, decompressed, and whether they are all of it."""
-    with open_binary(path) as stream:
-        head = stream.read(num_bytes + 1)
-    return head[:num_bytes], len(head) <= num_bytes
-
-
 def size_and_digest(path: str) -> tuple[int, str]:
     """Size of the stored file, and what its bytes are named by.
 
@@ -244,13 +237,83 @@ def _unreadable(path: str) -> UserError:
 
 
 @contextmanager
-def whole_file(path: str, kind: str = "Parquet") -> Iterator[None]:
-    """Say in a UserError that the file cannot be read to its end, whatever Arrow calls it."""
-    import pyarrow as pa
+def open_text(path: str, encoding: str = "utf-8", *, newline: str = "\n") -> Iterator[TextIO]:
+    """The text of a file, in lines that line feeds alone part; see `open` for `newline`.
 
+    Raises UserError for a file that is no text, and for bytes that are not of the encoding.
+    """
+    with open_binary(path) as stream:
+        head = stream.read(SAMPLE_BYTES)
+        if not head.startswith(_BOMS_UTF16):
+            check_is_text(head, path)
+        stream.seek(0)
+        named = encoding_of(head, encoding)
+        with (
+            naming_other_bytes(path, named),
+            io.TextIOWrapper(stream, encoding=named, newline=newline) as text,
+        ):
+            yield text
+
+
+@contextmanager
+def naming_other_bytes(path: str, encoding: str) -> Iterator[None]:
+    """Raise UserError, naming the line, where what is read of a file is not of the encoding."""
     try:
         yield
-    except (pa.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and (type(error) is not OSError or error.errno is not None):
-            raise  # of the disk or the network: Arrow's own have neither a kind nor a number
-        raise UserError(f"{path} is not a whole {kind} file ({error}); fetch it again") from error
+    except UnicodeDecodeError as error:
+        line = _line_of_fault(path, encoding)
+        where = f"line {line:,} of {path}" if line else path
+        raise _not_encoded(where, encoding, error) from error
+
+
+def decoded(data: bytes, place: str) -> str:
+    """Text in UTF-8, or in UTF-16 by its mark; raises UserError, naming `place`, for others."""
+    encoding = encoding_of(data, "utf-8")
+    try:
+        return data.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise _not_encoded(place, encoding, error) from error
+
+
+def encoding_of(head: bytes, encoding: str) -> str:
+    """The encoding of a file that begins with `head`: by its byte order mark, else `encoding`."""
+    if head.startswith(_BOMS_UTF16):
+        return "utf-16"
+    return "utf-8-sig" if head.startswith(codecs.BOM_UTF8) else encoding
+
+
+def _line_of_fault(path: str, encoding: str) -> int | None:
+    """The first line that is not of the encoding; None in UTF-16, whose lines no byte parts."""
+    with open_binary(path) as stream:
+        for number, line in enumerate(stream if encoding != "utf-16" else (), start=1):
+            try:
+                line.decode(encoding)
+            except UnicodeDecodeError:
+                return number
+    return None
+
+
+def _not_encoded(where: str, encoding: str, error: UnicodeDecodeError) -> UserError:
+    return UserError(
+        f"{where} is not {encoding.removesuffix('-sig').upper()} (byte 0x"
+        f"{error.object[error.start]:02x}); convert the file, or name its encoding with the "
+        "setting `encoding`, such as cp1252"
+    )
+
+
+def check_is_text(data: bytes, name: str) -> None:
+    """Raise UserError where the beginning of a file cannot be text, or stands for another file."""
+    sample = data[:SAMPLE_BYTES]
+    check_is_no_pointer(sample, name)
+    controls = len(sample) - len(sample.translate(None, CONTROL_BYTES))
+    if controls > max(1, len(sample) / 50):
+        raise UserError(
+            f"{name} is not text: {controls} of its first {len(sample)} bytes are control "
+            "characters; leave it out or convert it to UTF-8"
+        )
+
+
+def check_is_no_pointer(head: bytes, name: str) -> None:
+    """Raise UserError where Git LFS left a pointer in place of a file's content."""
+    if head.startswith(b"version https://git-lfs.github.com/spec/"):
+        raise UserError(f"{name} is a pointer of Git LFS; fetch the file itself: git lfs pull")

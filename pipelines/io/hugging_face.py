@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,14 +12,6 @@ from pipelines.store import sha256_of_file
 FROM_THE_HUB: Final = (
     "a model of the Hugging Face hub is downloaded first: hf download NAME --local-dir FOLDER"
 )
-
-
-@dataclass(frozen=True)
-class Rows:
-    """One split: its rows in their order, and what its columns are."""
-
-    rows: Iterator[dict[str, Any]]
-    features: Mapping[str, Any]  # of `datasets`, by column; empty where nothing says
 
 
 def commit_of(dataset: str, revision: str | None) -> str | None:
@@ -56,8 +47,10 @@ def name_of(dataset: str, commit: str | None) -> tuple[str, int]:
     return digest, sum(path.stat().st_size for path in files)
 
 
-def rows_of(dataset: str, configuration: str | None, split: str, revision: str | None) -> Rows:
-    """The rows of a split, streamed.
+def rows_of(
+    dataset: str, configuration: str | None, split: str, revision: str | None
+) -> tuple[Iterator[dict[str, Any]], Mapping[str, Any]]:
+    """The rows of a split, streamed; and by column its feature, where the dataset says it.
 
     Raises UserError where there is no such split, and for a dataset of CSV files: `datasets` reads
     NA as nothing and 01 as 1.
@@ -85,7 +78,7 @@ def rows_of(dataset: str, configuration: str | None, split: str, revision: str |
             f"the dataset {dataset} has no split {split} of the configuration "
             f"{configuration or '(default)'}: {error}"
         ) from error
-    return Rows(_each(rows, dataset, split), rows.features or {})
+    return _each(rows, dataset, split), rows.features or {}
 
 
 def _each(rows: Any, dataset: str, split: str) -> Iterator[dict[str, Any]]:

@@ -1,10 +1,7 @@
 """Tables in files: CSV and TSV, JSON lines, Parquet and Arrow, row by row.
 
 One set of rules for labelled data, corpora and batches. Values are as written: `NA`, `null` and
-`01` are texts. Fields lie between commas in .csv files and between tabs in .tsv files, unless
-`delimiter` says otherwise. Quotes enclose fields, but not between tabs, where they are ordinary
-characters. The first row names the columns, unless `no_header` is set: then they are called 1, 2
-and so on.
+`01` are texts. Quotes enclose fields, but not between tabs, where they are ordinary characters.
 """
 
 import codecs
@@ -21,8 +18,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from pydantic import Field, field_validator
 
 from pipelines.errors import UserError
-from pipelines.io.files import format_suffix, open_binary, whole_file
-from pipelines.io.text import SAMPLE_BYTES, check_is_no_pointer, open_text
+from pipelines.io.files import (
+    SAMPLE_BYTES,
+    check_is_no_pointer,
+    format_suffix,
+    open_binary,
+    open_text,
+)
 from pipelines.settings import Settings
 
 if TYPE_CHECKING:  # what checks a recipe reads text, mostly
@@ -40,7 +42,6 @@ _ARROW_FILE_MAGIC: Final = b"ARROW1"
 _LONE_SURROGATES: Final = re.compile("[\ud800-\udfff]")
 
 TableFormat = Literal["delimited", "jsonl", "parquet", "arrow"]
-Skip = Callable[[int, str], None]  # called with the line of a malformed row, and what it is
 
 
 class TableSettings(Settings):
@@ -82,7 +83,6 @@ class Row(NamedTuple):
 class Table:
     """The rows of a file, to be read once; the file is closed after the last one."""
 
-    path: str
     unit: Literal["line", "row"]  # what a row's number counts
     columns: list[str]
     rows: Iterator[Row]
@@ -103,12 +103,11 @@ def delimiter_of(path: str, settings: TableSettings) -> str:
     return settings.delimiter or ("\t" if format_suffix(path) == ".tsv" else ",")
 
 
-def open_table(path: str, settings: TableSettings | None = None, skip: Skip | None = None) -> Table:
+def open_table(path: str, settings: TableSettings | None = None) -> Table:
     """The columns and rows of a file.
 
-    A malformed row goes to `skip`, and its reading is over where that returns; without `skip` it
-    raises UserError, naming its line. So do, in any case, a file that cannot be read, a quote that
-    is never closed, and two columns of one name.
+    Raises UserError, naming the line, for a malformed row, a quote that is never closed, and two
+    columns of one name.
     """
     settings = settings or TableSettings()
     kind = table_format(path, settings.delimiter)
@@ -117,16 +116,18 @@ def open_table(path: str, settings: TableSettings | None = None, skip: Skip | No
             f"{path} is no table by its name: name a file that ends in {', '.join(_FORMATS)}, or "
             "one of these compressed, or set `delimiter` for another file of text"
         )
+    schema = None
     if kind in ("parquet", "arrow"):
-        columnar = _columnar_rows(path)
-        schema = next(columnar)
-        _check_names(schema.names, path)
-        return Table(path, "row", list(schema.names), columnar, schema)
-    read = _delimited_rows if kind == "delimited" else _json_rows
-    rows: Iterator[Any] = read(path, settings, skip or _refusing(path))
-    columns: list[str] = next(rows, [])  # come before the rows
-    _check_names(columns, path)
-    return Table(path, "line", columns, rows)
+        rows: Iterator[Any] = _columnar_rows(path)
+        schema = next(rows)
+        columns = list(schema.names)
+    else:
+        rows = (_delimited_rows if kind == "delimited" else _json_rows)(path, settings)
+        columns = next(rows, [])  # come before the rows
+    twice = next((name for name, count in Counter(columns).items() if count > 1), None)
+    if twice is not None:
+        raise UserError(f"{path} has two columns {twice!r}; rename or remove one of them")
+    return Table("line" if schema is None else "row", columns, rows, schema)
 
 
 def check_column(name: str, columns: Sequence[str], place: str, setting: str) -> None:
@@ -138,20 +139,7 @@ def check_column(name: str, columns: Sequence[str], place: str, setting: str) ->
         )
 
 
-def _refusing(path: str) -> Skip:
-    def refuse(line: int, fault: str) -> None:
-        raise UserError(f"line {line:,} of {path} {fault}; correct or remove it")
-
-    return refuse
-
-
-def _check_names(names: Sequence[str], path: str) -> None:
-    twice = next((name for name, count in Counter(names).items() if count > 1), None)
-    if twice is not None:
-        raise UserError(f"{path} has two columns {twice!r}; rename or remove one of them")
-
-
-def _delimited_rows(path: str, settings: TableSettings, skip: Skip) -> Iterator[Any]:
+def _delimited_rows(path: str, settings: TableSettings) -> Iterator[Any]:
     """The names of the columns first, then every row; blank lines are passed over."""
     delimiter = delimiter_of(path, settings)
     quoted = delimiter != "\t"
@@ -189,43 +177,42 @@ def _delimited_rows(path: str, settings: TableSettings, skip: Skip) -> Iterator[
             if len(cells) == len(columns):
                 yield Row(line, dict(zip(columns, cells, strict=True)))
             else:
-                skip(line, f"has {len(cells)} columns where the first row has {len(columns)}")
+                raise UserError(
+                    f"line {line:,} of {path} has {len(cells)} columns where the first row has "
+                    f"{len(columns)}; correct or remove it"
+                )
 
 
-def _json_rows(path: str, settings: TableSettings, skip: Skip) -> Iterator[Any]:
+def _json_rows(path: str, settings: TableSettings) -> Iterator[Any]:
     """The columns first: every key of any line. The lines are read twice, for their keys first."""
     columns: dict[str, None] = {}
-    for _, record in _json_objects(path, settings, lambda line, fault: None):
+    for _, record in _json_objects(path, settings):
         columns.update(dict.fromkeys(record))
     yield list(columns)
-    for line, record in _json_objects(path, settings, skip):
+    for line, record in _json_objects(path, settings):
         yield Row(line, {name: record.get(name) for name in columns})
 
 
-def _json_objects(
-    path: str, settings: TableSettings, skip: Skip
-) -> Iterator[tuple[int, dict[str, Any]]]:
+def _json_objects(path: str, settings: TableSettings) -> Iterator[tuple[int, dict[str, Any]]]:
     with open_text(path, settings.encoding) as lines:
         for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                yield number, json_object(line)
-            except ValueError as error:
-                skip(number, str(error))
+            if line.strip():
+                yield number, json_object(line, f"line {number:,} of {path}")
 
 
-def json_object(line: str) -> dict[str, Any]:
+def json_object(line: str, place: str) -> dict[str, Any]:
     """The object in a line of JSON; half a surrogate pair, such as `\\ud800`, becomes U+FFFD.
 
-    Raises ValueError, which goes on after "line 7 of a.jsonl", where it holds none.
+    Raises UserError, which names the `place`, where it holds none.
     """
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"is not JSON ({error})") from error
+        raise UserError(f"{place} is not JSON ({error}); correct or remove it") from error
     if not isinstance(record, dict):
-        raise ValueError(f"is not a JSON object but {line.strip()[:60]!r}")
+        raise UserError(
+            f"{place} is not a JSON object but {line.strip()[:60]!r}; correct or remove it"
+        )
     # Most lines have no escapes; looking at every value would take as long as reading them.
     return without_lone_surrogates(record) if "\\u" in line else record
 
@@ -242,6 +229,21 @@ def without_lone_surrogates(value: Any) -> Any:
 
 
 @contextmanager
+def _whole_file(path: str) -> Iterator[None]:
+    """Say in a UserError that the file is damaged, whatever Arrow calls it."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        if isinstance(error, OSError) and (type(error) is not OSError or error.errno is not None):
+            raise  # of the disk or the network: Arrow's own have neither a kind nor a number
+        raise UserError(
+            f"{path} is not a whole Parquet or Arrow file ({error}); fetch it again"
+        ) from error
+
+
+@contextmanager
 def open_columnar(
     path: str, columns: list[str] | None = None, is_read: Callable[[int], bool] | None = None
 ) -> Iterator[tuple["pa.Schema", Iterator["pa.RecordBatch"]]]:
@@ -253,7 +255,7 @@ def open_columnar(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with open_binary(path) as stream, whole_file(path, "Parquet or Arrow"):
+    with open_binary(path) as stream, _whole_file(path):
         head = stream.read(SAMPLE_BYTES)
         check_is_no_pointer(head, path)
         stream.seek(0)
@@ -278,17 +280,6 @@ def _first_byte(row_group: Any) -> int:
     return int(column.dictionary_page_offset or column.data_page_offset)
 
 
-def column_values(column: "pa.Array", name: str, path: str) -> list[Any]:
-    """The values of an Arrow column; raises UserError where a text is not UTF-8."""
-    try:
-        return column.to_pylist()
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"a text in the column {name!r} of {path} is not UTF-8 ({error}); write it again as "
-            "UTF-8"
-        ) from error
-
-
 def is_nothing(value: Any) -> bool:
     """Whether a cell has no value: null or NaN."""
     return value is None or (isinstance(value, float) and math.isnan(value))
@@ -310,10 +301,6 @@ def _columnar_rows(path: str) -> Iterator[Any]:
         yield schema
         number = 0
         for batch in batches:
-            columns = [
-                column_values(column, name, path)
-                for name, column in zip(schema.names, batch.columns, strict=True)
-            ]
-            for values in zip(*columns, strict=True):
+            for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 number += 1
                 yield Row(number, dict(zip(schema.names, values, strict=True)))

@@ -11,7 +11,7 @@ from pipelines.registry.find import (
     reference_to,
 )
 from pipelines.registry.package import open_model
-from pipelines.stages.dataset.items import LeftOut, read_labelled, resolved
+from pipelines.stages.dataset.items import read_labelled, resolved
 from pipelines.stages.dataset.settings import LabelledDataset, LabelledFile
 from pipelines.stages.evaluation import figures_on
 from pipelines.store import ArtifactStore
@@ -53,10 +53,10 @@ def evaluate_file(
         raise UserError(
             f"{reference} has the head {model.head_name}; name a model fine-tuned for a task"
         )
-    task, left_out = family_for(model, name), LeftOut()
+    task = family_for(model, name)
     if isinstance(settings, LabelledDataset):
         settings = resolved(settings)
-    rows = [each.item for each in read_labelled(settings.parts[0], task, settings, left_out)]
+    rows = [each.item for each in read_labelled(settings.parts[0], task, settings)]
     items = Items(rows, class_names(model))
     unknown = sorted(task.classes_of(rows) - set(items.labels))
     if items.labels and unknown:
@@ -70,7 +70,6 @@ def evaluate_file(
         **_baselines(tags.get(FINGERPRINT_TAG, ""), items, store),
         "items": len(rows),
         "items_truncated": answers.num_truncated,
-        "dropped": sum(left_out.dropped.values()),
     }
     report = task.report(answers, items)
     return figures, {**report, "model": reference}

@@ -12,9 +12,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from pipelines.errors import UserError
-from pipelines.io.files import format_suffix
+from pipelines.io.files import format_suffix, open_text
 from pipelines.io.tables import TableSettings, open_table, table_format
-from pipelines.io.text import open_text
 
 Table = dict[str, list[Any]]  # columns of one length
 

@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from pipelines.errors import UserError
-from pipelines.io.text import check_is_text
+from pipelines.io.files import check_is_text
 from pipelines.recipes.recipe import Recipe
 
 _PRESETS = files("pipelines.recipes") / "presets"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # reading a recipe asks for the families' names alone
     from pipelines.tasks.scoring import WeightedScore
 
 Form = Literal["texts", "label_lists", "pairs", "choices", "words", "questions", "rows"]
-"""What a record of labelled data holds: see `pipelines.stages.dataset.records`."""
+"""What a record of labelled data holds: see `pipelines.stages.dataset.items`."""
 Item = dict[str, Any]  # by the family's schema
 _FAMILIES: Final = (
     "classification", "multi_label", "multiple_choice", "question_answering", "regression",

@@ -53,8 +53,8 @@ def test_what_is_no_file_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "pipe.csv")
     for name, message in (
         ("", "name a file of labelled items"),
-        ("/none/a.csv", "does not exist"),
-        (str(tmp_path / "pipe.csv"), "is a pipe, not a file"),
+        ("/none/a.csv", "cannot be opened .No such file"),
+        (str(tmp_path / "pipe.csv"), "a pipe or a device, not a file"),
         ("/dev/zero", "is no file of labelled items by its name"),
         ("http://127.0.0.1:9/a.csv", "does not answer"),
     ):
@@ -62,7 +62,7 @@ def test_what_is_no_file_is_refused_at_once(tmp_path):
             check(name)
     folder = tmp_path / "folder.csv"
     folder.mkdir()
-    with pytest.raises(UserError, match="is a folder, not a file"):
+    with pytest.raises(UserError, match="is a folder, a pipe or a device, not a file"):
         check(folder)
 
 

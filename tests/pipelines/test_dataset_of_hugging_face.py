@@ -9,7 +9,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
 
 from pipelines.errors import UserError
 from pipelines.stage import StageContext
-from pipelines.stages.dataset.items import LeftOut, check_inputs, read_labelled
+from pipelines.stages.dataset.items import check_inputs, read_labelled
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledDataset, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset, read_items
 from pipelines.store import Artifact, ArtifactStore
@@ -102,16 +102,11 @@ def test_a_class_that_is_none_is_refused_with_its_row(copy: Path, tmp_path: Path
     DatasetDict({"train": rows(20), "test": hidden}).save_to_disk(str(tmp_path / "hidden"))
     with pytest.raises(UserError, match=r"hidden, split test must have a label.* in row 4;"):
         built(tmp_path, dataset=str(tmp_path / "hidden"), heldout_split="test")
-    dataset = built(
-        tmp_path, dataset=str(tmp_path / "hidden"), heldout_split="test", bad_items="skip"
-    )
-    assert dataset.statistics["items"]["heldout"] == 9
-    assert dataset.statistics["left_out"][0].startswith("row 4 of ")
 
 
 def of_file(path: Path, family_name: str, **settings: Any) -> list[dict[str, Any]]:
     source = LabelledFile(path=str(path), **settings)
-    found = read_labelled(str(path), family(family_name), source, LeftOut())
+    found = read_labelled(str(path), family(family_name), source)
     return [each.item for each in found]
 
 
@@ -120,7 +115,8 @@ def test_one_parquet_file_of_a_data_set_knows_the_names_of_its_classes(tmp_path:
     rows(4).map(lambda row: {"label": -1 if row["idx"] == 3 else row["label"]}).to_parquet(path)
     with pytest.raises(UserError, match="must have a label, found none in row 4"):
         of_file(path, "classification")
-    found = of_file(path, "classification", bad_items="skip")
+    rows(3).to_parquet(path)
+    found = of_file(path, "classification")
     assert [item["label"] for item in found] == ["not_equivalent", "equivalent", "not_equivalent"]
     features = Features(
         {"words": List(Value("string")), "tags": List(ClassLabel(names=["O", "B-PER"]))}

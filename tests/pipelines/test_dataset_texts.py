@@ -138,39 +138,25 @@ def test_a_group_is_never_divided(tmp_path: Path, context: StageContext) -> None
     assert dataset.statistics["items"]["heldout"] % 20 == 0
 
 
-def test_items_that_cannot_be_learned_from_are_refused_or_left_out_and_told(
+def test_items_and_rows_that_cannot_be_read_are_refused_with_their_line(
     tmp_path: Path, context: StageContext
 ) -> None:
     path = tmp_path / "a.csv"
     good = [f"text {n},{n % 5}" for n in range(40)]
-    path.write_text("\n".join(["text,label", *good[:10], "odd,many", *good[10:], "none,"]))
     source = LabelledFile(path=str(path))
-    with pytest.raises(UserError, match=r"have a number as its label, found 'many' in line 12"):
-        build_dataset(DatasetSettings(family="regression", source=source), None, context)
-    skipping = source.model_copy(update={"bad_items": "skip"})
-    dataset = build_dataset(DatasetSettings(family="regression", source=skipping), None, context)
-    assert sum(dataset.statistics["items"].values()) == 40
-    assert dataset.statistics["dropped"] == {"items that do not have a number as its label": 2}
-    assert dataset.statistics["left_out"] == [f"line 12 of {path}", f"line 43 of {path}"]
-
-
-def test_rows_that_cannot_be_read_are_refused_or_left_out_and_told(
-    tmp_path: Path, context: StageContext
-) -> None:
-    path = tmp_path / "a.csv"
-    lines = "".join(f"{n % 2},text {n}\n" for n in range(40))
-    path.write_text(f"label,text\n1,good\n0,bad,film\n1,fine\n{lines}")
-    source = LabelledFile(path=str(path))
-    with pytest.raises(UserError, match=r"line 3 of .*has 3 columns .*bad_items=skip"):
-        build_dataset(DatasetSettings(source=source), None, context)
-    skipping = source.model_copy(update={"bad_items": "skip"})
-    dataset = build_dataset(DatasetSettings(source=skipping), None, context)
-    assert dataset.statistics["dropped"] == {"rows that cannot be read": 1}
-    assert dataset.statistics["left_out"] == [f"line 3 of {path}"]
-    assert sum(dataset.statistics["items"].values()) == 42
-    path.write_text(f'label,text\n1,"never closed\n{lines}')
-    with pytest.raises(UserError, match=r"row that begins in line 2 of .*unexpected end of data"):
-        build_dataset(DatasetSettings(source=skipping), None, context)
+    for family, lines, message in (
+        ("regression", [*good[:10], "odd,many", *good[10:]],
+         r"have a number as its label, found 'many' in line 12; correct or remove it"),
+        ("classification", [*good[:1], "bad,film,0", *good[1:]], "line 3 of .*has 3 columns"),
+        ("classification", ['"never closed', *good],
+         r"row that begins in line 2 of .*unexpected end of data"),
+    ):  # fmt: skip
+        path.write_text("\n".join(["text,label", *lines]))
+        with pytest.raises(UserError, match=message):
+            build_dataset(DatasetSettings(family=family, source=source), None, context)
+    path.write_text("\n".join(["text,label", *good, good[3]]))
+    dataset = build_dataset(DatasetSettings(source=source), None, context)
+    assert dataset.statistics["duplicates"] == 1
 
 
 def test_texts_that_differ_in_case_or_blanks_and_turned_pairs_stand_on_one_side(

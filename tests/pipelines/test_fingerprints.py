@@ -8,14 +8,19 @@ from types import SimpleNamespace
 
 import datasets
 
-from pipelines.io.text import Tally
+from pipelines.stages.corpus.cleaning import Tally
 from pipelines.stages.corpus.settings import (
     HuggingFaceDataset,
     InstalledDocumentation,
     TextFiles,
 )
-from pipelines.stages.corpus.sources import read_span, resolve
-from pipelines.stages.corpus.sources.inputs import Span, inputs_fingerprint, libraries_of
+from pipelines.stages.corpus.sources import (
+    Span,
+    inputs_fingerprint,
+    libraries_of,
+    read_span,
+    resolve,
+)
 
 
 def name_of(source) -> str:

@@ -219,7 +219,7 @@ def _lines_of_standard_input() -> list[str]:
         raise UserError(
             "there is no text; give it as an argument, with --file, or on standard input"
         )
-    from pipelines.io.text import check_is_text, decoded
+    from pipelines.io.files import check_is_text, decoded
     from pipelines.predict.tables import text_lines
 
     data = sys.stdin.buffer.read()

@@ -4,12 +4,13 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Final
 
 import blingfire
 
 from pipelines.errors import UserError
-from pipelines.io.text import CONTROL_BYTES
+from pipelines.io.files import CONTROL_BYTES
 
 _C1_CONTROLS: Final = re.compile("[\x80-\x84\x86-\x9f]")
 _LINE_SEPARATORS: Final = re.compile("[\x85\u2028\u2029]")
@@ -24,6 +25,26 @@ _QUOTE_GOES_ON: Final = re.compile("([?!…][\"'”’»])\n(?=[a-z])")
 # blingfire ends a Chinese or Japanese sentence before its closing quotes and brackets.
 _STRAY_CLOSING: Final = re.compile("\n([”’」』》）】]+) ?")
 _LANGUAGE_CHARACTERS: Final = 1000  # of a document's beginning; more do not change the answer
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts under their reasons; tallies of parts add up to the tally of the whole."""
+
+    repaired: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    def add(self, counts: dict[str, dict[str, int]]) -> None:
+        """Add what another one gave as `to_json`."""
+        self.repaired.update(counts["repaired"])
+        self.dropped.update(counts["dropped"])
+
+    def to_json(self) -> dict[str, dict[str, int]]:
+        """Reasons in alphabetical order, without those that never occurred."""
+        return {
+            "repaired": {key: count for key, count in sorted(self.repaired.items()) if count},
+            "dropped": {key: count for key, count in sorted(self.dropped.items()) if count},
+        }
 
 
 def mend(text: str, counts: Counter[str]) -> str:

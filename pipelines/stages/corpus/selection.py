@@ -37,6 +37,9 @@ _RUNS_AT_ONCE: Final = 4096
 _LONGEST_MEAN_WORD: Final = 15  # letters; above, words are not parted by blanks: letters count
 _MULTIPLIERS: Final = random_bits(0, "minhash", np.arange(NUM_HASHES)) | np.uint64(1)
 
+# A document's content hash, in two halves, and the beginning of its group's.
+KEY_TYPE: Final = np.dtype([("high", ">u8"), ("low", ">u8"), ("group", ">u8")])
+
 Signature = NDArray[np.uint32]
 
 
@@ -61,7 +64,7 @@ def find_repeated(
 ) -> list[NDArray[np.bool_]]:
     """For each file's documents: True where a document with the same content came before.
 
-    `load(index)` gives the keys of a file (`screening.KEY_TYPE`), `counts` their numbers. Large
+    `load(index)` gives the keys of a file (`KEY_TYPE`), `counts` their numbers. Large
     corpora are searched in several rounds, each over the keys of one residue, so that memory grows
     with the corpus by only one byte a document.
     """

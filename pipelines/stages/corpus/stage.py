@@ -4,52 +4,57 @@ Parts are read and screened in parallel, duplicates are found across all of them
 then becomes a shard. Each step is kept file by file, so that an interrupted stage resumes.
 """
 
+from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipelines.cluster import map_tasks
 from pipelines.errors import redacted
-from pipelines.io.text import Tally
-from pipelines.stage import Progress, StageContext
+from pipelines.stage import StageContext
 from pipelines.stages import CORPUS
-from pipelines.stages.corpus.cleaning import check_codes
-from pipelines.stages.corpus.screening import (
-    ScreenedFile,
-    add_up,
-    publish,
-    read_keys,
-    screen,
-    shard_name,
-    signatures_of,
-)
+from pipelines.stages.corpus.cleaning import Tally, check_codes, language_of, split_sentences
 from pipelines.stages.corpus.selection import (
+    KEY_TYPE,
     NUM_HASHES,
+    Signature,
     check_division,
+    content_hash,
     copies,
+    document_id,
     find_near,
     find_repeated,
+    heldout_draws,
     heldout_threshold,
+    signature,
     too_few_documents,
 )
-from pipelines.stages.corpus.settings import CorpusSettings
-from pipelines.stages.corpus.sources import resolve
-from pipelines.stages.corpus.sources.inputs import (
+from pipelines.stages.corpus.settings import CleaningSettings, CorpusSettings
+from pipelines.stages.corpus.shards import SCHEMA, Document, ShardWriter, read_batches
+from pipelines.stages.corpus.sources import (
+    MEGABYTE,
     InputFile,
     Part,
+    RawDocument,
     divide,
     inputs_fingerprint,
     libraries_of,
-    shard_bytes,
+    read_span,
+    resolve,
 )
 from pipelines.store import Artifact, Built, Draft, Workspace
 from pipelines.versions import versions_of
 
 # Where the text lies does not matter. Its bytes or commit and its labels are in the input's name.
-_IN_THE_INPUTS = {"paths", "dataset", "revision"}
+_IN_THE_INPUTS: Final = {"paths", "dataset", "revision"}
+_COUNTS: Final = ("documents", "sentences", "words", "bytes")
 
 
 def build_corpus(settings: CorpusSettings, context: StageContext) -> Artifact:
@@ -86,45 +91,41 @@ def _build(
     context: StageContext,
     draft: Draft,
 ) -> Built:
-    target = shard_bytes(sum(file.num_bytes for _, file in files), settings.shard_megabytes)
+    num_bytes = sum(file.num_bytes for _, file in files)
+    target = _shard_bytes(num_bytes, settings.shard_megabytes)
     parts = divide(files, target)
     work = draft.workspace()
-
     names = map_tasks(
-        partial(screen, settings, work, target),
+        partial(_screen, settings, work, target),
         parts,
         num_workers=context.runtime.num_workers,
         on_result=context.watch(CORPUS.name, "parts", 2 * len(parts), step="read"),
     )
     tally = Tally()
     for part in parts:
-        figures = work.finished(f"part-{part.index:06d}")
+        figures = work.finished(_listing(part))
         assert figures is not None, "a part that was just screened is finished"
-        tally.add(Tally.from_json(figures["tally"]))
-    for note in _left_out(tally):
-        context.observe(Progress(
-            stage=CORPUS.name, done=len(parts), total=2 * len(parts), unit="parts", note=note
-        ))  # fmt: skip
+        tally.add(figures["tally"])
     screened = _decide(settings, work, parts, names, tally)
     threshold = heldout_threshold(
         (_kept_groups(work, file, settings.seed) for file in screened),
         settings.heldout_fraction,
         settings.seed,
     )
-    statistics: dict[str, Any] = {"train": {}, "heldout": {}}
     published = map_tasks(
-        partial(publish, work, draft, threshold, settings.seed),
+        partial(_publish, work, draft, threshold, settings.seed),
         screened,
         num_workers=context.runtime.num_workers,
         on_result=context.watch(
             CORPUS.name, "parts", 2 * len(screened), done=len(screened), step="write"
         ),
     )
+    statistics: dict[str, Any] = {"train": {}, "heldout": {}}
     for of_shard in published:
-        add_up(statistics, of_shard)
+        _add_up(statistics, of_shard)
     check_division(statistics, settings.heldout_fraction)
     shards = [
-        shard_name(split, file.index)
+        _shard_name(split, file.index)
         for file, of_shard in zip(screened, published, strict=True)
         for split in of_shard
     ]
@@ -133,24 +134,115 @@ def _build(
         **tally.to_json(),
         "input": {
             "files": len(files),
-            "bytes": sum(file.num_bytes for _, file in files),
+            "bytes": num_bytes,
             "paths": [redacted(path) for path in paths],
         },
     }
     return Built(shards, statistics)
 
 
-def _left_out(tally: Tally) -> list[str]:
-    """A sentence for every reason for which files gave nothing, with some of them."""
-    return [
-        f"{tally.dropped[reason]:,} {reason}, left out: {', '.join(paths)}"
-        + (f" and {more:,} more" if (more := tally.dropped[reason] - len(paths)) else "")
-        for reason, paths in sorted(tally.dropped_files.items())
-    ]
+def _shard_bytes(total_bytes: int, shard_megabytes: float | None) -> int:
+    """Bytes of input per shard: what was asked for, or a 64th of all from 1 to 64 MB."""
+    if shard_megabytes is not None:
+        return int(shard_megabytes * MEGABYTE)
+    return min(max(total_bytes // 64, MEGABYTE), 64 * MEGABYTE)
 
 
-def _kept_groups(work: Workspace, file: ScreenedFile, seed: int) -> NDArray[np.uint64]:
-    groups = read_keys(work, file.name)["group"]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ScreenedFile:
+    """A screened file, the number of the shard it becomes, and what of it stays."""
+
+    index: int
+    name: str
+    weight: float
+    is_kept: NDArray[np.bool_]
+
+
+def _screen(settings: CorpusSettings, work: Workspace, shard_bytes: int, part: Part) -> list[str]:
+    """Write the part's documents as one file or several of `shard_bytes`; their names."""
+    listing = _listing(part)
+    done = work.finished(listing)
+    if done is not None:
+        names: list[str] = done["names"]
+        return names
+    tally = Tally()
+    documents = _documents(settings, part, tally)
+    has_signatures = settings.cleaning.near_duplicates
+    names = []
+    first = next(documents, None)
+    while first is not None:
+        names.append(f"{listing}-{len(names):04d}.arrow")
+        first = _write_file(work, names[-1], first, documents, shard_bytes, has_signatures)
+    work.mark(listing, names=names, tally=tally.to_json())
+    return names
+
+
+def _listing(part: Part) -> str:
+    return f"part-{part.index:06d}"
+
+
+def _documents(
+    settings: CorpusSettings, part: Part, tally: Tally
+) -> Iterator[tuple[Document, str]]:
+    """Documents that pass, each with the hash of its content."""
+    for span in part.spans:
+        for raw in read_span(settings.sources[span.source], span, tally):
+            reason = _objection(raw, settings.cleaning)
+            if reason is not None:
+                tally.dropped[reason] += 1
+                continue
+            content = content_hash(raw.text)
+            sentences = raw.sentences or split_sentences(raw.text)
+            identifier = document_id(content, raw.group, raw.piece)
+            yield Document(identifier, raw.label, list(sentences)), content
+
+
+def _write_file(
+    work: Workspace,
+    name: str,
+    first: tuple[Document, str],
+    rest: Iterator[tuple[Document, str]],
+    shard_bytes: int,
+    has_signatures: bool,
+) -> tuple[Document, str] | None:
+    """Fill one file; returns the document that begins the next one."""
+    keys: list[str] = []
+    signatures: list[Signature] = []
+    following: tuple[Document, str] | None = first
+    with work.file(name) as shard:
+        writer = ShardWriter(shard.path, compression=None)
+        while following is not None and writer.num_bytes < shard_bytes:
+            document, content = following
+            writer.write(document, len(document.text.encode()))
+            keys.append(content + document.id[:16])
+            if has_signatures:
+                signatures.append(signature(document.text))
+            following = next(rest, None)
+        writer.close()
+    work.write(f"{name}.keys", bytes.fromhex("".join(keys)))
+    if signatures:
+        work.write(f"{name}.minhash", np.stack(signatures).tobytes())
+    return following
+
+
+def _objection(raw: RawDocument, cleaning: CleaningSettings) -> str | None:
+    """Why a document is left out, or None where it may stay."""
+    if not raw.text or raw.text.isspace():
+        return "empty"
+    if len(raw.text) < cleaning.min_characters:
+        return "too few characters"
+    if cleaning.languages and language_of(raw.text) not in cleaning.languages:
+        return "other language"
+    return None
+
+
+def _read_keys(work: Workspace, name: str) -> NDArray[np.void]:
+    """Keys of the documents in the file `name`, in order."""
+    return np.frombuffer(work.read(f"{name}.keys"), dtype=KEY_TYPE)
+
+
+def _kept_groups(work: Workspace, file: _ScreenedFile, seed: int) -> NDArray[np.uint64]:
+    groups = _read_keys(work, file.name)["group"]
     return groups[file.is_kept & (copies(groups, file.weight, seed) > 0)]
 
 
@@ -160,23 +252,23 @@ def _decide(
     parts: list[Part],
     names: list[list[str]],
     tally: Tally,
-) -> list[ScreenedFile]:
+) -> list[_ScreenedFile]:
     """Every screened file with what of it stays, once all are known."""
     flat = [(part, name) for part, of_part in zip(parts, names, strict=True) for name in of_part]
     if not flat:
         reasons = ", ".join(f"{count} {reason}" for reason, count in tally.dropped.items())
         raise too_few_documents(0, f" (dropped: {reasons})" if reasons else "")
-    counts = [len(read_keys(work, name)) for _, name in flat]
+    counts = [len(_read_keys(work, name)) for _, name in flat]
     is_repeated = [np.zeros(count, dtype=np.bool_) for count in counts]
     if settings.cleaning.exact_duplicates:
-        is_repeated = find_repeated(lambda index: read_keys(work, flat[index][1]), counts)
+        is_repeated = find_repeated(lambda index: _read_keys(work, flat[index][1]), counts)
         tally.dropped["duplicate"] += sum(int(flags.sum()) for flags in is_repeated)
     is_near = [np.zeros(count, dtype=np.bool_) for count in counts]
     if settings.cleaning.near_duplicates:
         is_near = _find_near(settings, work, [name for _, name in flat], is_repeated)
         tally.dropped["near duplicate"] += sum(int(flags.sum()) for flags in is_near)
     return [
-        ScreenedFile(
+        _ScreenedFile(
             index=index,
             name=name,
             weight=settings.sources[part.spans[0].source].weight,
@@ -190,9 +282,97 @@ def _find_near(
     settings: CorpusSettings, work: Workspace, names: list[str], is_dropped: list[NDArray[np.bool_]]
 ) -> list[NDArray[np.bool_]]:
     with ExitStack() as stack:
-        paths = [stack.enter_context(work.local(signatures_of(name))) for name in names]
+        paths = [stack.enter_context(work.local(f"{name}.minhash")) for name in names]
 
         def load(index: int) -> NDArray[np.uint32]:
             return np.memmap(paths[index], np.uint32, "r").reshape(-1, NUM_HASHES)
 
         return find_near(load, is_dropped, settings.cleaning.near_duplicate_similarity)
+
+
+def _publish(
+    work: Workspace, draft: Draft, heldout_threshold: float, seed: int, file: _ScreenedFile
+) -> dict[str, Any]:
+    """Write `train-` and `heldout-` shards of a screened file; their statistics by split."""
+    marker = f"published-{file.index:06d}"
+    done = work.finished(marker)
+    if done is not None and all(
+        draft.finished(_shard_name(split, file.index)) is not None for split in done
+    ):
+        return done
+    groups = _read_keys(work, file.name)["group"].astype(np.uint64)
+    is_heldout = heldout_draws(groups, seed) <= heldout_threshold
+    times = copies(groups, file.weight, seed) * file.is_kept
+    with work.local(file.name) as path:
+        statistics = {
+            split: _write(draft, _shard_name(split, file.index), path, repeats)
+            for split, repeats in (
+                ("train", np.where(is_heldout, 0, times)),
+                ("heldout", np.where(is_heldout, np.minimum(times, 1), 0)),
+            )
+            if repeats.any()
+        }
+    work.mark(marker, **statistics)
+    return statistics
+
+
+def _write(draft: Draft, name: str, screened: Path, repeats: NDArray[np.int64]) -> dict[str, Any]:
+    """Write each document `repeats` times; returns the statistics."""
+    statistics: dict[str, Any] = {}
+    options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
+    with (
+        draft.file(name) as shard,
+        pa.OSFile(str(shard.path), "wb") as stream,
+        pa.ipc.new_file(stream, SCHEMA, options=options) as writer,
+    ):
+        first = 0
+        for batch in read_batches(screened):
+            rows = np.arange(batch.num_rows)
+            chosen = np.repeat(rows, repeats[first : first + batch.num_rows])
+            first += batch.num_rows
+            if chosen.size:
+                selected = batch.take(pa.array(chosen))
+                writer.write_batch(selected)
+                _add_up(statistics, _describe(selected))
+        shard.figures.update(documents=statistics["documents"], words=statistics["words"])
+    return statistics
+
+
+def _shard_name(split: str, index: int) -> str:
+    return f"{split}-{index:06d}.arrow"
+
+
+def _describe(batch: pa.RecordBatch) -> dict[str, Any]:
+    """Counts of some documents, in all and by source.
+
+    Words lie between white space; bytes are those of the sentences in UTF-8.
+    """
+    sentences = batch.column("sentences")
+    flat = sentences.flatten()
+    num_sentences = pc.list_value_length(sentences).to_numpy(zero_copy_only=False)
+    document = np.repeat(np.arange(batch.num_rows), num_sentences)
+    words, num_bytes = (
+        np.bincount(document, each.to_numpy(zero_copy_only=False), minlength=batch.num_rows)
+        for each in (pc.add(pc.count_substring(flat, " "), 1), pc.binary_length(flat))
+    )
+    counts = np.stack([np.ones(batch.num_rows), num_sentences, words, num_bytes])
+    encoded = batch.column("source").dictionary_encode()
+    source = encoded.indices.to_numpy(zero_copy_only=False)
+    by_source = {
+        name.as_py(): _named(counts[:, source == index].sum(axis=1))
+        for index, name in enumerate(encoded.dictionary)
+    }
+    return {**_named(counts.sum(axis=1)), "by_source": by_source}
+
+
+def _add_up(total: dict[str, Any], more: dict[str, Any]) -> None:
+    """Add the statistics `more` to `total` in place."""
+    for key, value in more.items():
+        if isinstance(value, dict):
+            _add_up(total.setdefault(key, {}), value)
+        else:
+            total[key] = total.get(key, 0) + value
+
+
+def _named(counts: NDArray[np.float64]) -> dict[str, int]:
+    return {name: int(count) for name, count in zip(_COUNTS, counts, strict=True)}

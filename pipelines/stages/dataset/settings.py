@@ -56,11 +56,6 @@ class LabelledColumns(Settings):
         min_length=1,
         description="What separates the labels of multi-label where they are text, not a list.",
     )
-    bad_items: Literal["refuse", "skip"] = Field(
-        default="refuse",
-        description="What becomes of a record that cannot be read or learned from: it ends the "
-        "run, or it is left out, counted, and its line listed.",
-    )
     heldout_fraction: float = Field(
         default=0.2,
         gt=0,

@@ -2,7 +2,8 @@
 
 import hashlib
 import heapq
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from functools import partial
 from typing import Literal
 
@@ -15,8 +16,8 @@ from pipelines.stage import StageContext
 from pipelines.stages import DATASET
 from pipelines.stages.corpus.shards import Split, read_documents
 from pipelines.stages.dataset.items import (
-    LeftOut,
     Parts,
+    Source,
     inputs_of,
     num_in_train,
     read_parts,
@@ -47,38 +48,34 @@ def build_dataset(
     scores of its trivial baseline. Raises UserError where there is nothing to learn.
     """
     source, family = settings.source, family_named(settings.family)
-    parts_of: Callable[[LeftOut], Parts]
     # Parquet files name the library that wrote them; white space and case are Unicode's.
     libraries: tuple[str, ...] = ("pyarrow", "unicode")
     if isinstance(source, CorpusSourceLabels):
         if corpus is None:
             raise UserError("labels that are the corpus's sources need a corpus; name its sources")
         inputs: dict[str, Artifact | str] = {"corpus": corpus}
-        parts_of = partial(_parts_of_corpus, source, corpus)
-    elif isinstance(source, LabelledFile | LabelledDataset):
-        if isinstance(source, LabelledDataset):
-            source = resolved(source)
-            libraries = (*libraries, "datasets")
+        where: dict[str, str | None] = {}
+    elif isinstance(source, LabelledDataset):
+        source = resolved(source)
+        libraries = (*libraries, "datasets")
         inputs = {**inputs_of(source, family)}
-        parts_of = partial(read_parts, source, family)
-        # The same bytes at another place are the same labelled items.
         where = {"dataset": "", "revision": None}
-        if isinstance(source, LabelledFile):
-            where = {"path": "", "heldout_path": "given" if source.heldout_path else ""}
-        source = source.model_copy(update=where)
+    elif isinstance(source, LabelledFile):
+        inputs = {**inputs_of(source, family)}
+        where = {"path": "", "heldout_path": "given" if source.heldout_path else ""}
     else:
         raise UserError("dataset.source is of kind 'none'; name a file or a dataset")
     if isinstance(family, RowTask):
         inputs["task"] = hashlib.sha256(family.model.source.encode()).hexdigest()
+    name = family_module(settings.family)
+    # The same bytes at another place are the same labelled items.
+    reading = source.model_copy(update=where).model_dump(mode="json")
     return context.store.get_or_build(
         DATASET.kind,
         version=DATASET.version,
-        settings={
-            "family": family_module(settings.family),
-            "source": source.model_dump(mode="json"),
-        },
+        settings={"family": name, "source": reading},
         inputs={**inputs, "libraries": versions_of(*libraries)},
-        build=partial(_write, family, family_module(settings.family), parts_of),
+        build=partial(_write, family, name, source, corpus),
     )
 
 
@@ -102,10 +99,18 @@ def figures_of(answers: Answers, dataset: Artifact) -> dict[str, float]:
 
 
 def _write(
-    family: TaskFamily, name: str, parts_of: Callable[[LeftOut], Parts], draft: Draft
+    family: TaskFamily,
+    name: str,
+    source: CorpusSourceLabels | Source,
+    corpus: Artifact | None,
+    draft: Draft,
 ) -> Built:
-    left_out, names = LeftOut(), [f"{split}.parquet" for split in SPLITS]
-    parts = parts_of(left_out)
+    dropped, names = Counter[str](), [f"{split}.parquet" for split in SPLITS]
+    if isinstance(source, CorpusSourceLabels):
+        assert corpus is not None
+        parts = _parts_of_corpus(source, corpus, dropped)
+    else:
+        parts = read_parts(source, family)
     train, heldout = with_labels(parts, family)
     for split, items in zip(SPLITS, (train, heldout), strict=True):
         with draft.file(f"{split}.parquet") as target:
@@ -118,7 +123,8 @@ def _write(
         "items": {"train": len(train.rows), "heldout": len(heldout.rows)},
         # 0 where the split was made here; one's own parts may share some.
         "heldout_also_in_train": num_in_train(parts, family),
-        **left_out.to_json(),
+        "dropped": dict(dropped),
+        "duplicates": sum(len(part) - len(set(map(repr, part))) for part in parts),
         **family.described(train, heldout),
     }
     if isinstance(family, RowTask):
@@ -127,13 +133,15 @@ def _write(
     return Built(names, statistics)
 
 
-def _parts_of_corpus(settings: CorpusSourceLabels, corpus: Artifact, left_out: LeftOut) -> Parts:
+def _parts_of_corpus(
+    settings: CorpusSourceLabels, corpus: Artifact, dropped: Counter[str]
+) -> Parts:
     """The corpus's own division: no held-out document was ever learned from."""
     parts = Parts([], [])
     limits = (settings.max_train_documents, settings.max_heldout_documents)
     for split, limit, part in zip(SPLITS, limits, parts, strict=True):
         # Ids are content hashes: the smallest are an even, reproducible sample.
-        documents = _documents(corpus, split, settings.min_words, left_out)
+        documents = _documents(corpus, split, settings.min_words, dropped)
         chosen = heapq.nsmallest(limit, documents)
         part.extend(
             {"text": text, "second_text": None, "label": source} for _, source, text in chosen
@@ -142,11 +150,11 @@ def _parts_of_corpus(settings: CorpusSourceLabels, corpus: Artifact, left_out: L
 
 
 def _documents(
-    corpus: Artifact, split: Split, min_words: int, left_out: LeftOut
+    corpus: Artifact, split: Split, min_words: int, dropped: Counter[str]
 ) -> Iterator[tuple[str, str, str]]:
     """Id, source and text of the documents that are long enough."""
     for document in read_documents(corpus, split):
         if len(document.text.split()) < min_words:
-            left_out.dropped["too few words"] += 1
+            dropped["too few words"] += 1
         else:
             yield document.id, document.source, document.text

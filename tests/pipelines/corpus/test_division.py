@@ -5,8 +5,8 @@ import pytest
 
 from bert_core.randomness import random_bits
 from pipelines.errors import UserError
-from pipelines.stages.corpus.screening import KEY_TYPE
 from pipelines.stages.corpus.selection import (
+    KEY_TYPE,
     copies,
     find_repeated,
     heldout_draws,

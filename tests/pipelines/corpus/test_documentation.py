@@ -5,10 +5,10 @@ import ast
 import pytest
 
 from pipelines.errors import UserError
-from pipelines.io.text import Tally
+from pipelines.stages.corpus import extraction
+from pipelines.stages.corpus.cleaning import Tally
 from pipelines.stages.corpus.settings import InstalledDocumentation
-from pipelines.stages.corpus.sources import documentation
-from pipelines.stages.corpus.sources.inputs import Span
+from pipelines.stages.corpus.sources import Span
 
 DOCSTRING = """Do a thing that takes
     two lines to say.
@@ -28,7 +28,7 @@ DOCSTRING = """Do a thing that takes
 
 
 def test_prose_is_unwrapped_and_ornaments_and_code_left_out():
-    assert documentation.paragraphs(DOCSTRING).split("\n") == [
+    assert extraction.paragraphs(DOCSTRING).split("\n") == [
         "Do a thing that takes two lines to say.",
         "Parameters",
         "first : int",
@@ -59,20 +59,20 @@ except ValueError:
 def plain():
     return "not a docstring"
 '''
-    assert list(documentation._docstrings(ast.parse(code))) == [
+    assert list(extraction._docstrings(ast.parse(code))) == [
         "module", "class", "method", "inner", "async", "handler",
     ]  # fmt: skip
 
 
 def test_a_package_gives_files_up_to_its_share_and_documents_with_its_name():
     settings = InstalledDocumentation(packages=("numpy",), max_source_megabytes=0.3)
-    files = documentation.source_files(settings)
+    files = extraction.source_files(settings)
     assert 0 < sum(file.num_bytes for file in files) <= 300_000
-    assert files == documentation.source_files(settings)
+    assert files == extraction.source_files(settings)
     found = [
         document
         for file in files
-        for document in documentation.read(Span(source=0, file=file), Tally())
+        for document in extraction.read_docstrings(Span(source=0, file=file), Tally())
     ]
     assert len(found) > 20
     assert {document.label for document in found} == {"numpy"}
@@ -81,4 +81,4 @@ def test_a_package_gives_files_up_to_its_share_and_documents_with_its_name():
 
 def test_a_package_that_is_not_installed_is_named():
     with pytest.raises(UserError, match="package no-such-package is not installed"):
-        documentation.source_files(InstalledDocumentation(packages=("no-such-package",)))
+        extraction.source_files(InstalledDocumentation(packages=("no-such-package",)))

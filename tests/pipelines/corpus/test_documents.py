@@ -7,11 +7,10 @@ import pytest
 from matplotlib.backends.backend_pdf import PdfPages
 
 from pipelines.errors import UserError
-from pipelines.io.text import Tally
+from pipelines.stages.corpus import extraction, sources
+from pipelines.stages.corpus.cleaning import Tally
 from pipelines.stages.corpus.settings import CorpusSettings, TextFiles
-from pipelines.stages.corpus.sources import check_inputs, documents, read_span, resolve
-from pipelines.stages.corpus.sources.inputs import Span
-from pipelines.stages.corpus.stage import _left_out
+from pipelines.stages.corpus.sources import Span, check_inputs, read_span, resolve
 
 PAGE = """<!doctype html><html><head><title>Not said</title><style>p { color: red }</style></head>
 <body><nav><a href="/">Home</a> <a href="/more">More</a></nav><header>The site</header>
@@ -84,12 +83,12 @@ def test_the_encoding_that_a_page_declares_is_believed(tmp_path, head, encoding)
 
 
 @pytest.mark.parametrize("head", ["", '<meta charset="utf-8">', '<meta charset="no-such-thing">'])
-def test_a_page_in_another_encoding_than_it_says_is_left_out_and_named(tmp_path, head):
+def test_a_page_in_another_encoding_than_it_says_is_left_out_and_counted(tmp_path, head):
     page = f"<html><head>{head}</head><body><p>Größe</p></body></html>"
     (tmp_path / "page.html").write_bytes(page.encode("cp1252"))
     found, tally = read(TextFiles(paths=(str(tmp_path),)))
     assert found == []
-    assert list(tally.dropped_files) == [documents.OTHER_ENCODING]
+    assert tally.dropped == {extraction.OTHER_ENCODING: 1}
 
 
 def test_lines_of_a_pdf_are_joined_to_paragraphs(tmp_path):
@@ -107,10 +106,10 @@ def test_lines_of_a_pdf_are_joined_to_paragraphs(tmp_path):
     ]  # fmt: skip
     (text,), _ = read(TextFiles(paths=(str(path),)))
     assert text == "\n".join(pages)
-    assert not tally.dropped_files
+    assert not tally.dropped
 
 
-def test_files_that_give_nothing_are_counted_and_named(tmp_path):
+def test_files_that_give_nothing_are_counted(tmp_path):
     (tmp_path / "empty.html").write_text("<html><body><nav>Home</nav><script>1</script></body>")
     (tmp_path / "damaged.pdf").write_text("%PDF-1.4 and no more")
     (tmp_path / "locked.pdf").write_text(LOCKED)
@@ -120,25 +119,13 @@ def test_files_that_give_nothing_are_counted_and_named(tmp_path):
     texts, tally = read(TextFiles(paths=(str(tmp_path / "*.pdf"),)))
     pages, of_html = read(TextFiles(paths=(str(tmp_path / "*.html"),)))
     assert (texts, pages) == (["Some text."], [])
-    tally.add(Tally.from_json(of_html.to_json()))
-    assert tally.to_json()["dropped"] == {
-        documents.NO_TEXT_IN_HTML: 1,
-        documents.DAMAGED_PDF: 1,
-        documents.LOCKED_PDF: 1,
-        documents.NO_TEXT_IN_PDF: 5,
-    }
-    assert [note.replace(f"{tmp_path}/", "") for note in _left_out(tally)] == [
-        "1 HTML files without text, left out: empty.html",
-        "1 PDF files that are damaged, left out: damaged.pdf",
-        "1 PDF files that ask for a password, left out: locked.pdf",
-        "5 PDF files without text, such as scans, left out: scan0.pdf, scan1.pdf, scan2.pdf and 2 "
-        "more",
-    ]
+    tally.add(of_html.to_json())
+    assert tally.dropped == {extraction.NO_TEXT: 6, extraction.UNREADABLE_PDF: 2}
 
 
 @pytest.mark.parametrize("form", ["html", "pdf"])
 def test_without_the_library_the_remedy_is_said(tmp_path, monkeypatch, form):
-    monkeypatch.setattr(documents, "find_spec", lambda name: None)
+    monkeypatch.setattr(sources, "find_spec", lambda name: None)
     path = tmp_path / f"a.{form}"
     path.write_text(PAGE)
     source = TextFiles(paths=(str(path),))

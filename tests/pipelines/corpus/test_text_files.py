@@ -13,10 +13,10 @@ from pydantic import ValidationError
 
 from pipelines.errors import UserError
 from pipelines.io.files import expand
-from pipelines.io.text import Tally
+from pipelines.stages.corpus import reading
+from pipelines.stages.corpus.cleaning import Tally
 from pipelines.stages.corpus.settings import TextFiles
-from pipelines.stages.corpus.sources import read_span, resolve, text_files
-from pipelines.stages.corpus.sources.inputs import Span
+from pipelines.stages.corpus.sources import Span, read_span, resolve
 
 BLOCKS = "One.\nTwo.\n\nThree.\n \n\n\nFour\nfive.\n"
 WIKITEXT = (
@@ -27,7 +27,7 @@ WIKITEXT = (
 def documents(path: Path, layout: str, span: tuple[int, int | None] = (0, None), **settings):
     source, (file,) = resolve(TextFiles(paths=(str(path),), layout=layout, **settings))
     where = Span(source=0, file=file, begin=span[0], end=span[1])
-    return list(text_files.read(source, where, Tally()))
+    return list(reading.read_text(source, where, Tally()))
 
 
 def texts(path: Path, layout: str, span: tuple[int, int | None] = (0, None), **settings):
@@ -59,8 +59,8 @@ def test_layouts_say_what_a_document_is(tmp_path, layout, content, expected):
 def test_spans_divide_a_file_without_losing_or_repeating_a_document(
     tmp_path, monkeypatch, layout, overlap
 ):
-    monkeypatch.setattr(text_files, "_OVERLAP_BYTES", overlap)
-    monkeypatch.setattr(text_files, "_BLOCK_BYTES", 2 * overlap)
+    monkeypatch.setattr(reading, "_OVERLAP_BYTES", overlap)
+    monkeypatch.setattr(reading, "_BLOCK_BYTES", 2 * overlap)
     path = tmp_path / "text.txt"
     path.write_bytes((WIKITEXT + BLOCKS + WIKITEXT).encode())
     whole = texts(path, layout)
@@ -113,9 +113,9 @@ def test_compressed_files_are_opened_and_labelled_by_their_inner_name(tmp_path, 
 
 
 def small_pieces(monkeypatch):
-    cut = partial(text_files.cut_documents, piece_bytes=1000)
-    monkeypatch.setattr(text_files, "cut_documents", cut)
-    monkeypatch.setattr(text_files, "_BLOCK_BYTES", 300)
+    cut = partial(reading.cut_documents, piece_bytes=1000)
+    monkeypatch.setattr(reading, "cut_documents", cut)
+    monkeypatch.setattr(reading, "_BLOCK_BYTES", 300)
 
 
 def test_a_document_that_is_too_long_comes_in_pieces_of_one_group(tmp_path, monkeypatch):
@@ -170,7 +170,7 @@ def test_what_a_file_is_named_by_covers_its_bytes(tmp_path):
 def test_a_named_encoding_is_read_and_utf16_by_its_mark(
     tmp_path, monkeypatch, encoding, named, layout
 ):
-    monkeypatch.setattr(text_files, "_BLOCK_BYTES", 101)
+    monkeypatch.setattr(reading, "_BLOCK_BYTES", 101)
     word = "北京" if encoding == "gbk" else "нет"
     lines = [f"{word} number {number}." for number in range(50)]
     (tmp_path / "a.txt").write_bytes("\n".join(lines).encode(encoding))

@@ -3,15 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-from pipelines.stages.dataset.items import LeftOut, read_labelled
+from pipelines.stages.dataset.items import read_labelled
 from pipelines.stages.dataset.settings import LabelledFile
 from pipelines.tasks import family
 
 
-def items(path: Path, name: str, left_out: LeftOut | None = None, **settings: Any) -> list[dict]:
+def items(path: Path, name: str, **settings: Any) -> list[dict]:
     source = LabelledFile(path=str(path), **settings)
-    found = read_labelled(str(path), family(name), source, left_out or LeftOut())
-    return [each.item for each in found]
+    return [each.item for each in read_labelled(str(path), family(name), source)]
 
 
 def written(path: Path, text: str) -> Path:

@@ -194,7 +194,6 @@ def test_a_row_that_cannot_be_learned_is_refused_with_its_line(
     rows.write_text(f"{rows.read_text()}{line}\n")
     with pytest.raises(UserError, match=rf"{words}.* in line 31"):
         check_inputs(settings_of(file, rows))
-    check_inputs(settings_of(file, rows, bad_items="skip"))
 
 
 def test_columns_have_the_names_that_the_task_says(file: Path, tmp_path: Path) -> None:

@@ -1,30 +1,31 @@
-"""Documents of plain text files, read block by block so that no file is too large.
+"""Documents of plain text, tables and data sets.
 
-A file can be read from the middle: a span owns the documents that begin in it. A document longer
-than `PIECE_BYTES` is passed on in pieces.
+Text is read block by block, so that no file is too large, and from the middle, too: a span owns the
+documents that begin in it. A document longer than `PIECE_BYTES` is passed on in pieces.
 """
 
 import codecs
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import IO, Final
+from typing import IO, Any, Final
 
-from pipelines.io.files import open_binary
-from pipelines.io.text import Tally, check_is_text, encoding_of, naming_other_bytes
-from pipelines.stages.corpus.cleaning import mend
+from pipelines.io.files import check_is_text, decoded, encoding_of, naming_other_bytes, open_binary
+from pipelines.io.hugging_face import rows_of
+from pipelines.io.tables import cell_text, json_object, open_columnar, open_table
+from pipelines.stages.corpus.cleaning import Tally, mend
 from pipelines.stages.corpus.selection import content_hash
-from pipelines.stages.corpus.settings import TextFiles
-from pipelines.stages.corpus.sources.inputs import RawDocument, Span
+from pipelines.stages.corpus.settings import HuggingFaceDataset, RowSource, TextFiles
+from pipelines.stages.corpus.sources import RawDocument, Span, check_columns
 
 PIECE_BYTES: Final = 4 * 2**20
+_LONGEST_LINE_BYTES: Final = 256 * 2**20  # of JSON
 _BYTE_ORDER_MARK: Final = "\ufeff"
 _BLOCK_BYTES: Final = 2**20
 _OVERLAP_BYTES: Final = 4096  # read before a span, to see the boundary that ends where it begins
 # What parts two documents. A heading belongs to the document it begins.
 _BLANK_LINE: Final = re.compile(rb"\n[ \t\r]*\n\s*")
-_NO_BLANKS: Final = "\u0e00-\u0eff\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef"
-_BREAK_WITHOUT_BLANK: Final = re.compile(f"(?<=[{_NO_BLANKS}])\n(?=[{_NO_BLANKS}])")
+_JSON_LINE: Final = re.compile(rb"\n+")
 _BOUNDARIES: Final = {
     "file": None,
     "page": None,  # of PDF files alone
@@ -33,17 +34,20 @@ _BOUNDARIES: Final = {
     "sentences": _BLANK_LINE,
     "headings": re.compile(rb"\n(?=[ \t]*= [^=\s][^=\n]* =[ \t\r]*\n)"),
 }
+_NO_BLANKS: Final = "\u0e00-\u0eff\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef"
+_BREAK_WITHOUT_BLANK: Final = re.compile(f"(?<=[{_NO_BLANKS}])\n(?=[{_NO_BLANKS}])")
+
+Values = Mapping[str, Any]
 
 
-def read(settings: TextFiles, span: Span, tally: Tally) -> Iterator[RawDocument]:
-    """Documents that begin in `span`.
+def read_text(settings: TextFiles, span: Span, tally: Tally) -> Iterator[RawDocument]:
+    """Documents of plain text that begin in `span`.
 
     Raises UserError, naming file and line, for bytes that are not in the encoding of the source.
     """
     group: str | None = None
     piece = 0
-    path, encoding = span.file.path, settings.encoding
-    with naming_other_bytes(path, encoding), open_as_utf8(path, encoding) as stream:
+    with _open_as_utf8(span.file.path, settings.encoding) as stream:
         documents = cut_documents(stream, span, _BOUNDARIES[settings.layout])
         for number, (data, continues) in enumerate(documents):
             if continues and group is None:
@@ -58,13 +62,64 @@ def read(settings: TextFiles, span: Span, tally: Tally) -> Iterator[RawDocument]
             group, piece = (group, piece + 1) if continues else (None, 0)
 
 
+def read_table(settings: TextFiles, span: Span, tally: Tally) -> Iterator[RawDocument]:
+    """Documents of the rows that begin in `span`; those without text are counted."""
+    path = span.file.path
+    if span.file.format == "jsonl":
+        return _documents(settings, _json_rows(settings, span), span, tally)
+    if span.file.format in ("parquet", "arrow"):
+        return _documents(settings, _columnar_rows(settings, span), span, tally)
+    table = open_table(path, settings)
+    check_columns(settings, table.columns, path)
+    return _documents(settings, (row.values for row in table.rows), span, tally)
+
+
+def read_dataset(settings: HuggingFaceDataset, span: Span, tally: Tally) -> Iterator[RawDocument]:
+    """Documents of the rows of a data set; those without text are counted."""
+    rows, _ = rows_of(settings.dataset, settings.configuration, settings.split, settings.revision)
+    return _documents(settings, rows, span, tally)
+
+
+def _documents(
+    settings: RowSource, rows: Iterable[Values], span: Span, tally: Tally
+) -> Iterator[RawDocument]:
+    for values in rows:
+        text = values.get(settings.text_field)
+        if not isinstance(text, str | bytes):
+            tally.dropped[f"rows without text in {settings.text_field!r}"] += 1
+            continue
+        if isinstance(text, bytes):
+            text = decoded(text, span.file.path)
+        label = cell_text(values.get(settings.label_field)) if settings.label_field else ""
+        yield RawDocument(text=mend(text, tally.repaired), label=label or span.file.label)
+
+
+def _json_rows(settings: TextFiles, span: Span) -> Iterator[Values]:
+    path = span.file.path
+    with _open_as_utf8(path, settings.encoding) as stream:
+        for line, _ in cut_documents(stream, span, _JSON_LINE, _LONGEST_LINE_BYTES):
+            if not line.isspace():
+                text = line.decode().removeprefix(_BYTE_ORDER_MARK)
+                yield json_object(text, f"the line {text[:40]!r} of {path}")
+
+
+def _columnar_rows(settings: TextFiles, span: Span) -> Iterator[Values]:
+    names = [name for name in (settings.text_field, settings.label_field) if name is not None]
+    with open_columnar(span.file.path, names, span.owns) as (schema, batches):
+        check_columns(settings, schema.names, span.file.path)
+        for batch in batches:
+            columns = [batch.column(name).to_pylist() for name in names]
+            for values in zip(*columns, strict=True):
+                yield dict(zip(names, values, strict=True))
+
+
 @contextmanager
-def open_as_utf8(path: str, encoding: str) -> Iterator[IO[bytes]]:
+def _open_as_utf8(path: str, encoding: str) -> Iterator[IO[bytes]]:
     """The bytes of a text file, decompressed and, whatever its encoding, in UTF-8."""
-    with open_binary(path) as stream:
-        encoding = encoding_of(stream.read(2), encoding)
+    with naming_other_bytes(path, encoding), open_binary(path) as stream:
+        named = encoding_of(stream.read(2), encoding)
         stream.seek(0)
-        yield stream if encoding == "utf-8" else codecs.EncodedFile(stream, "utf-8", encoding)
+        yield stream if named == "utf-8" else codecs.EncodedFile(stream, "utf-8", named)
 
 
 def cut_documents(
