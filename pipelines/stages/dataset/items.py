@@ -69,6 +69,7 @@ _FEATURES: Final = b"huggingface"  # under which `datasets` describes the column
 _BLANKS: Final = re.compile(" +")
 # A comment ("# sent_id = 1"), or ten columns of which the first is a number.
 _CONLL_U: Final = re.compile(r"# *\S+ *= |\d+([-.]\d+)?(\t[^\t]*){9}$")
+_BLOCK_BYTES: Final = 2**20
 _ITEMS_INSPECTED: Final = 5000  # of a large file or split, before a run begins
 
 
@@ -501,8 +502,10 @@ def _name_of_file(path: str, family: TaskFamily, source: LabelledFile) -> dict[s
     parsing = file_format(path, family.form, source.delimiter)
     if parsing == "delimited":
         parsing = f"delimiter {delimiter_of(path, source)!r}"
+    digest = hashlib.sha256()
     with open_binary(path) as stream:
-        digest = hashlib.file_digest(stream, "sha256")
+        while block := stream.read(_BLOCK_BYTES):
+            digest.update(block)
     return {"file": digest.hexdigest(), "format": parsing}
 
 
