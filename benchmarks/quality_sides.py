@@ -18,7 +18,7 @@ from pipelines.stages.examples.stage import ExampleSettings, build_examples
 from pipelines.stages.pretraining.stage import build_encoder
 from pipelines.stages.vocabulary.stage import VocabularySettings, build_vocabulary
 from pipelines.store import Artifact, ArtifactStore
-from pipelines.train.imported_models import existing_encoder
+from pipelines.train.imported import existing_encoder
 
 NOVELS = ROOT.parent / "shared" / "data" / "corpus" / "english_novels"
 RATES = (5e-4, 1e-3)  # that the usual script is tuned over, and on beyond the better one

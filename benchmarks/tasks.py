@@ -36,7 +36,7 @@ from pipelines.stages.evaluation import beside, build_baselines
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.stages.finetuning.stage import build_task_model
 from pipelines.store import Artifact, ArtifactStore
-from pipelines.train.imported_models import existing_encoder
+from pipelines.train.imported import existing_encoder
 
 DATA = ROOT.parent / "shared" / "data"
 GLUE = DATA / "glue"

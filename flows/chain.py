@@ -21,7 +21,7 @@ from pipelines.stages.finetuning.stage import build_task_model
 from pipelines.stages.pretraining.continuing import check_objective
 from pipelines.stages.pretraining.stage import build_encoder
 from pipelines.stages.vocabulary.stage import build_vocabulary
-from pipelines.train.imported_models import existing_encoder
+from pipelines.train.imported import existing_encoder
 
 
 def build_chain(run: Run, until: Until) -> None:

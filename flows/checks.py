@@ -44,14 +44,14 @@ def check_run(recipe: Recipe, until: Until) -> None:
     trains_task = recipe.has_labels and until in _OF_LABELS
     if trains_encoder:
         from pipelines.stages.pretraining.settings import split_of
-        from pipelines.train.placement import check_ranks
+        from pipelines.train.settings import check_ranks
 
         check_ranks(recipe.runtime, split_of(recipe.pretraining))
     if trains_task:
         from pipelines.stages.dataset.items import check_inputs as check_dataset
         from pipelines.stages.finetuning.settings import shared_split
         from pipelines.stages.finetuning.training import check_settings
-        from pipelines.train.placement import check_ranks
+        from pipelines.train.settings import check_ranks
 
         split = shared_split(recipe.finetuning)
         if split is not None:

@@ -13,7 +13,7 @@ from pipelines.registry.prove import Evaluation, verify
 from pipelines.registry.register import Submission, register
 from pipelines.show import filled_masks, log_evidence, predictions
 from pipelines.store import Artifact
-from pipelines.train.imported_models import existing_encoder
+from pipelines.train.imported import existing_encoder
 
 _DEMO = read_recipe("demo")
 

@@ -39,7 +39,6 @@ class Progress:
     unit: str
     figures: Mapping[str, float | str] = field(default_factory=dict)
     note: str = ""  # a sentence worth a line of the log, such as "resumed from step 120"
-    seconds_left: float | None = None  # where the stage knows better than its rate so far tells
 
     @property
     def fraction(self) -> float:

@@ -2,7 +2,6 @@
 
 import hashlib
 import platform
-import resource
 import sys
 import unicodedata
 from functools import cache
@@ -14,7 +13,6 @@ _LIBRARIES = ("torch", "numpy", "pyarrow", "tokenizers", "ray", "mlflow", "prefe
 _PACKAGES = ("bert_core", "pipelines", "flows")
 _DECIDING = ("torch", "numpy", "pyarrow", "tokenizers")  # of what a stage's bytes are made by
 _CPUINFO = Path("/proc/cpuinfo")
-_STATUS = Path("/proc/self/status")
 _COMPUTING = ("torch", "numpy", "tokenizers")
 
 
@@ -94,17 +92,6 @@ def computing_machine() -> dict[str, str]:
         "threads": str(torch.get_num_threads()),
         "libraries": ", ".join([f"python {platform.python_version()}", *libraries]),
     }
-
-
-def peak_resident_bytes() -> int:
-    """The most memory that this process ever held.
-
-    Linux's own count starts with the program; `ru_maxrss` starts with what the parent held.
-    """
-    if peak := _value_in(_STATUS, "VmHWM"):
-        return int(peak.split()[0]) * 1024
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _value_in(path: Path, name: str) -> str:

@@ -15,11 +15,9 @@ The vocabulary head adds M (D^2 + D V). A product is two operations, one to mult
 and a training step needs each three times: once forward, twice backward. Recomputation by
 checkpointing and padding are not counted."""
 
-import time
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 
 from bert_core.batch import Batch, PretrainingBatch
@@ -74,32 +72,3 @@ def training_operations(
     layers = (config.num_layers - 1) * layer(num_tokens, pairs) + layer(read.size, pairs_read)
     vocabulary = num_predicted * (width**2 + width * config.vocab_size)
     return float(_PASSES * 2 * (layers + vocabulary))
-
-
-_CPU_WIDTH, _GPU_WIDTH = 1024, 8192  # of square matrices, large enough to reach the rate
-_FEWEST_PRODUCTS = 3
-
-
-def measured_matrix_rate(
-    dtype: torch.dtype, device: torch.device | str = "cpu", *, seconds: float = 0.3
-) -> float:
-    """Operations per second of the fastest of the square products that fit into `seconds`.
-
-    On a CPU with the threads that torch has now; ranks of one machine that measure at the same
-    time share it as they do when they train. No generator of random numbers is drawn from.
-    """
-    device = torch.device(device)
-    width = _CPU_WIDTH if device.type == "cpu" else _GPU_WIDTH
-    left = torch.full((width, width), 0.5, dtype=dtype, device=device)
-    right, product = torch.full_like(left, 0.25), torch.empty_like(left)
-    best, taken = float("inf"), 0
-    ends = time.perf_counter() + seconds
-    while taken <= _FEWEST_PRODUCTS or time.perf_counter() < ends:
-        started = time.perf_counter()
-        torch.mm(left, right, out=product)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        if taken:  # the first one compiles
-            best = min(best, time.perf_counter() - started)
-        taken += 1
-    return 2 * width**3 / best

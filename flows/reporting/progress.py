@@ -93,9 +93,7 @@ class ProgressReporter:
             self._line.keep(sentence)
 
     def _seconds_left(self, progress: Progress, now: float) -> float | None:
-        """The stage's own estimate, or one by the rate since it was first seen (or resumed)."""
-        if progress.seconds_left is not None:
-            return progress.seconds_left
+        """By the rate since the stage was first seen, or resumed."""
         started, done_then = self._first.setdefault(progress.stage, (now, progress.done))
         done_since = progress.done - done_then
         if done_since <= 0 or now - started < 1 or progress.done >= progress.total:

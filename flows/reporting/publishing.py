@@ -22,7 +22,7 @@ from pipelines.recipes.recipe import Recipe
 from pipelines.stages import STAGES
 from pipelines.store import Artifact
 from pipelines.tracking.tracker import Tracker
-from pipelines.train.runs import numbers
+from pipelines.train.metrics import numbers
 
 logger = logging.getLogger(__name__)
 

@@ -166,7 +166,6 @@ def _predict(
             Progress(
                 stage=KIND, done=done, total=total, unit="rows",
                 figures={"rate": f"{rate:,.0f} rows/s"}, note=note if is_first else "",
-                seconds_left=(total - done) / rate,
             )
         )  # fmt: skip
 

@@ -32,7 +32,7 @@ from pipelines.registry.find import (
 )
 from pipelines.stage import StageContext
 from pipelines.store import Artifact
-from pipelines.train.imported_models import (
+from pipelines.train.imported import (
     existing_encoder,
     find_model_artifact,
     import_folder,

@@ -18,7 +18,7 @@ from pipelines.registry.find import PROOF_TAG, VERIFIED_TAG, digest_of, entries,
 from pipelines.registry.register import RegisteredModel
 from pipelines.store import Artifact
 from pipelines.tracking.tracker import COMPUTED_ON_TAG, Tracker
-from pipelines.train.imported_models import IMPORTED, PROBE
+from pipelines.train.imported import IMPORTED, PROBE
 
 _OF_ENCODERS: Final = ("eval/mlm_accuracy", "eval/clm_accuracy")
 _TOLERANCE: Final = 0.001  # between two machines; an answer that hangs by a rounding may differ

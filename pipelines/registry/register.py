@@ -31,8 +31,8 @@ from pipelines.stages.evaluation import beside
 from pipelines.store import Artifact, ArtifactStore
 from pipelines.store.artifact import is_fingerprint
 from pipelines.tracking.tracker import COMPUTED_ON_TAG, FINGERPRINT_TAG, Tracker, final
-from pipelines.train.imported_models import IMPORTED
-from pipelines.train.runs import numbers
+from pipelines.train.imported import IMPORTED
+from pipelines.train.metrics import numbers
 from pipelines.versions import code_version
 
 _COMPARED: Final = "\n\n## Compared\n\n"

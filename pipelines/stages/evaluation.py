@@ -15,7 +15,7 @@ from pipelines.stages import EVALUATION
 from pipelines.stages.dataset.stage import family_of, figures_of, read_items
 from pipelines.store import Artifact, ArtifactStore, Built, Draft
 from pipelines.tasks import Answers, Items, Reading
-from pipelines.train.imported_models import find_model_artifact
+from pipelines.train.imported import find_model_artifact
 from pipelines.versions import versions_of
 
 REPORT_FILE: Final = "report.json"

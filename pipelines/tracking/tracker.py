@@ -4,7 +4,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
@@ -12,7 +12,7 @@ import mlflow
 import requests
 from filelock import FileLock
 from mlflow import MlflowClient
-from mlflow.entities import DatasetInput, Metric, Param, RunTag
+from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import InvalidUrlException, MlflowException
 from requests import HTTPError
 from sqlalchemy.exc import SQLAlchemyError
@@ -175,9 +175,8 @@ class Tracker:
         fingerprint: str,
         params: Mapping[str, object],
         tags: Mapping[str, str],
-        data: Sequence[DatasetInput] = (),
     ) -> str:
-        """The id of a new run that records the artifact `fingerprint`, made from `data`.
+        """The id of a new run that records the artifact `fingerprint`.
 
         Raises UserError where the tracker does not answer.
         """
@@ -187,8 +186,6 @@ class Tracker:
             every = {**self.tags, **tags, FINGERPRINT_TAG: fingerprint}
             run = client.create_run(experiment_id, run_name=name, tags=every)
             client.log_batch(run.info.run_id, params=_params(params))
-            if data:
-                client.log_inputs(run.info.run_id, list(data))
             return run.info.run_id
 
     def find_run(self, fingerprint: str) -> str | None:

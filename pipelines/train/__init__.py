@@ -1,1 +1,0 @@
-"""What pretraining and fine-tuning share: settings, launching under Ray Train, telemetry."""

@@ -1,10 +1,12 @@
 """Launching a training run under Ray Train, which replaces workers and resumes from checkpoints."""
 
+import asyncio
 import contextvars
 import logging
 import math
 import os
 import threading
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
@@ -21,23 +23,17 @@ from pipelines.cluster import (
     nodes,
     what_to_do,
 )
-from pipelines.errors import UserError
-from pipelines.stage import StageContext
+from pipelines.errors import UserError, first_line
+from pipelines.stage import Observer, Progress, StageContext
 from pipelines.tracking.address import database_file
-from pipelines.train.arithmetic import wait_for_room
-from pipelines.train.checkpoints import CheckpointFolder, Checkpoints, DamagedCheckpointError
-from pipelines.train.job import TrainingJob
-from pipelines.train.messages import messages_of_workers
-from pipelines.train.placement import (
-    Placement,
-    check_ranks,
-    listed,
-    room_on_nodes,
-    schedule,
-)
-from pipelines.train.worker import Assignment, train_on_rank
+from pipelines.train.checkpoint import CheckpointFolder, Checkpoints, DamagedCheckpointError
+from pipelines.train.placement import Placement, listed, schedule, wait_for_room
+from pipelines.train.worker import Assignment, TrainingJob, train_on_rank
 
-from ray.train import (  # isort: skip  (after pipelines.cluster, which sets its environment)
+import ray  # isort: skip  (after pipelines.cluster, which sets its environment)
+from ray.actor import ActorHandle
+from ray.exceptions import RayError
+from ray.train import (
     ControllerError,
     FailureConfig,
     RunConfig,
@@ -45,9 +41,8 @@ from ray.train import (  # isort: skip  (after pipelines.cluster, which sets its
     UserCallback,
     WorkerGroupError,
 )
-from ray.actor import ActorHandle
-from ray.exceptions import RayError
 from ray.train.torch import TorchTrainer
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +51,9 @@ PATIENCE_SECONDS = 120.0
 _OUTAGE_SECONDS = 360.0  # how long, in all, the workers may find no room
 _SLICE_SECONDS = 1.0
 _RESIZE_SECONDS = 10.0  # between two looks at whether a range of workers has more room
+_MAX_QUEUED = 1000  # progress that was not fetched yet
+_POLL_SECONDS = 0.5
+_LAST_WORDS_SECONDS = 2.0
 
 
 class EndOnFinalError(UserCallback):
@@ -86,51 +84,46 @@ def launched(
     or until it is stopped once more, and this process leaves Ray.
     """
     runtime, section = context.runtime, job.cut.section
-    check_ranks(runtime, job.cut)  # before nodes come for them
     connect()
-    waited_seconds = wait_for_room(runtime, context.observe, section)
+    wait_for_room(runtime, context.observe, section)
     check_nodes(context.store, database_file(context.tracker.uri) if context.tracker else None)
-    placement = schedule(
-        runtime, nodes(), job.cut,
-        one_thread_each=job.one_thread_each, waited_seconds=waited_seconds,
-    )  # fmt: skip
+    placement = schedule(runtime, nodes(), job.cut, one_thread_each=job.one_thread_each)
     logger.info("%s, %s", job.stage, placement)
     folder = checkpoints.below(job.name)
-    with (
-        _ended_if_stopped(),
-        messages_of_workers(context.observe) as messages,
-        keep_signal_handlers(),
-    ):
-        assignment = Assignment(
-            job=job,
-            checkpoints=folder,
-            is_local_store=context.store.is_local,
-            messages=messages,
-            run_id=run_id,
-            tracking_uri=context.tracker.uri if context.tracker else None,
-            num_threads=placement.cpus,
-            checkpointed_layers=runtime.checkpointed_layers,
-        )
-        # In the place of a lost node an autoscaler's takes as long to come as the first.
-        outage_seconds = max(_OUTAGE_SECONDS, runtime.wait_for_nodes_seconds or 0)
-        try:
-            result = _fit(
-                _trainer(assignment, placement, checkpoints, context, outage_seconds), messages
-            )
-        except (ControllerError, WorkerGroupError, RayError) as error:
-            raise_sentence(error, section, runtime.max_failures, placement)
-            raise
-    store = Checkpoints(folder)
-    named = next((each for each in store.stored() if each.name == result["checkpoint"]), None)
     try:
-        if named is None:
+        with messages_of_workers(context.observe) as messages, keep_signal_handlers():
+            assignment = Assignment(
+                job=job,
+                checkpoints=folder,
+                is_local_store=context.store.is_local,
+                messages=messages,
+                run_id=run_id,
+                tracking_uri=context.tracker.uri if context.tracker else None,
+                num_threads=placement.cpus,
+                checkpointed_layers=runtime.checkpointed_layers,
+            )
+            result = _fit(_trainer(assignment, placement, checkpoints, context), messages)
+    except (ControllerError, WorkerGroupError, RayError) as error:
+        raise_sentence(error, section, runtime.max_failures, placement)
+        raise
+    except BaseException as error:
+        # Before a stopped caller releases the lock of its build: in a notebook the process would
+        # survive, and with it the thread that trains.
+        if not isinstance(error, Exception) and is_driver():
+            disconnect()
+        raise
+    stored = Checkpoints(folder)
+    name = result["checkpoint"]
+    try:
+        last = next((each for each in stored.stored() if each.name == name), None)
+        if last is None:
             raise DamagedCheckpointError("it is gone")
-        with store.opened(named) as place:
+        with stored.opened(last) as place:
             yield place, result
     except DamagedCheckpointError as error:
         raise UserError(
-            f"the checkpoint {result['checkpoint']} is damaged: {error}; run again: training "
-            "resumes from the previous one"
+            f"the checkpoint {name} is damaged: {error}; run again: training resumes from the "
+            "previous one"
         ) from error
 
 
@@ -139,28 +132,28 @@ def _trainer(
     placement: Placement,
     checkpoints: CheckpointFolder,
     context: StageContext,
-    outage_seconds: float,
 ) -> TorchTrainer:
     # Typed as the older API's, which knows none of these.
     num_workers: Any = placement.num_workers
     worker: Any = train_on_rank
     resizing: dict[str, Any] = {"elastic_resize_monitor_interval_s": _RESIZE_SECONDS}
+    # In the place of a lost node an autoscaler's takes as long to come as the first.
+    outage_seconds = max(_OUTAGE_SECONDS, context.runtime.wait_for_nodes_seconds or 0)
     start_seconds = float(os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"])
     failures: dict[str, Any] = {
         "max_failures": context.runtime.max_failures,
         "controller_failure_limit": math.ceil(outage_seconds / start_seconds),
     }
     callbacks: list[Any] = [EndOnFinalError()]
-    scaling: Any = ScalingConfig(
-        num_workers=num_workers,
-        use_gpu=placement.use_gpu,
-        resources_per_worker={"CPU": placement.cpus, "GPU": int(placement.use_gpu)},
-        **resizing,
-    )
     return TorchTrainer(
         worker,
         train_loop_config={"assignment": assignment},
-        scaling_config=scaling,
+        scaling_config=ScalingConfig(
+            num_workers=num_workers,
+            use_gpu=placement.use_gpu,
+            resources_per_worker={"CPU": placement.cpus, "GPU": int(placement.use_gpu)},
+            **resizing,
+        ),
         run_config=RunConfig(
             name=assignment.job.name,
             storage_path=checkpoints.path,
@@ -185,7 +178,12 @@ def raise_sentence(error: Exception, section: str, max_failures: int, placement:
             f"Ray lost {section}: {what_to_do(cause)}: it resumes from its last checkpoint"
         ) from error
     if isinstance(error, ControllerError) and type(cause).__module__.startswith("ray."):
-        raise UserError(_no_start(placement, cause)) from error
+        raise UserError(
+            f"{section} ({placement}) found no room on {listed(nodes())} ({first_line(cause)}): "
+            "a node was lost, or other jobs use what it needs; add a node, wait for them, or set "
+            "runtime.training_workers to a range such as [1, 2], and run again: it resumes from "
+            "its last checkpoint"
+        ) from error
     failures = error.worker_failures if isinstance(error, WorkerGroupError) else {}
     for rank, failure in sorted(failures.items()):
         if isinstance(failure, OSError):
@@ -197,40 +195,6 @@ def raise_sentence(error: Exception, section: str, max_failures: int, placement:
                 f"runtime.max_failures={max_failures} allows no more restarts: "
                 f"{what_to_do(failure)}: it resumes from its last checkpoint"
             ) from error
-
-
-def _no_start(placement: Placement, cause: Exception) -> str:
-    """Why the workers were not started again and again."""
-    count = placement.num_workers
-    least = count[0] if isinstance(count, tuple) else count
-    up = nodes()
-    room = room_on_nodes(up, placement.cpus, use_gpu=placement.use_gpu)
-    if room < least:
-        return (
-            f"the training run ({placement}) no longer fits the cluster, which has room for "
-            f"{room} on {listed(up)}: a node was lost and not replaced; add one, or set "
-            f"runtime.training_workers to a range such as [1, {least}], and run again: it resumes "
-            "from its last checkpoint"
-        )
-    return (
-        f"the training run ({placement}) did not start "
-        f"({(str(cause).strip() or repr(cause)).splitlines()[0]}): other jobs use the resources "
-        "that it needs; wait for them, or lower runtime.training_workers or runtime.cpus_per_worker"
-    )
-
-
-@contextmanager
-def _ended_if_stopped() -> Iterator[None]:
-    """End the training run before a stopped caller releases the lock of its build.
-
-    In a notebook the process would survive, and with it the thread that trains.
-    """
-    try:
-        yield
-    except BaseException as error:
-        if not isinstance(error, Exception) and is_driver():
-            disconnect()
-        raise
 
 
 def _fit(trainer: TorchTrainer, messages: "ActorHandle[Any]") -> dict[str, Any]:
@@ -248,9 +212,8 @@ def _fit(trainer: TorchTrainer, messages: "ActorHandle[Any]") -> dict[str, Any]:
         except BaseException as error:  # noqa: BLE001
             outcome.set_exception(error)
 
-    run = contextvars.copy_context().run
     # A daemon: Ray's call may wait for ever for a Ray that has ended, and must not hold up the end.
-    threading.Thread(target=run, args=(fit,), name="fit", daemon=True).start()
+    _start_daemon(fit, "fit")
     try:
         # In slices: Ray interrupts a task that it cancels without a signal that would wake it.
         while not wait([outcome], timeout=_SLICE_SECONDS).done:
@@ -266,3 +229,74 @@ def _fit(trainer: TorchTrainer, messages: "ActorHandle[Any]") -> dict[str, Any]:
         messages.stop.remote()
         wait([outcome], timeout=PATIENCE_SECONDS)
         raise
+
+
+class _Messages:
+    """The actor between the workers and the process that started them; neither can call the other.
+
+    Workers send their progress. Rank 0 waits for the wish to stop and passes it on with a step's
+    counts, so that all ranks save and end after the same step.
+    """
+
+    def __init__(self) -> None:
+        self._progress: deque[Progress] = deque(maxlen=_MAX_QUEUED)
+        self._stop = asyncio.Event()
+
+    async def send(self, progress: Progress) -> None:
+        self._progress.append(progress)
+
+    async def fetch(self) -> list[Progress]:
+        waiting = list(self._progress)
+        self._progress.clear()
+        return waiting
+
+    async def stop(self) -> None:
+        self._stop.set()
+
+    async def stop_wish(self) -> None:
+        await self._stop.wait()
+
+
+@contextmanager
+def messages_of_workers(observe: Observer) -> Iterator["ActorHandle[Any]"]:
+    """Where workers `send` Progress, which reaches `observe`, and the caller says `stop`.
+
+    It lives on the caller's node, so that the loss of another node does not end it.
+    """
+    connect()
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    actor: Any = ray.remote(num_cpus=0)(_Messages)
+    messages: ActorHandle[Any] = actor.options(scheduling_strategy=here).remote()
+    ending = threading.Event()
+
+    def show() -> None:
+        is_last_round = False
+        while not is_last_round:
+            is_last_round = ending.wait(_POLL_SECONDS)
+            try:
+                waiting: list[Progress] = ray.get(messages.fetch.remote())
+            except RayError as error:
+                logger.warning("progress is not shown any more: %s", first_line(error))
+                return
+            for progress in waiting:
+                try:
+                    observe(progress)
+                # Whatever it is: a display may be gone for a moment.
+                except Exception as error:  # noqa: BLE001
+                    logger.warning("progress cannot be shown: %s", error)
+
+    thread = _start_daemon(show, "progress")
+    try:
+        yield messages
+    finally:
+        ending.set()
+        thread.join(_LAST_WORDS_SECONDS)
+        if ray.is_initialized():  # else it has ended with Ray
+            ray.kill(messages)
+
+
+def _start_daemon(function: Any, name: str) -> threading.Thread:
+    context = contextvars.copy_context()
+    thread = threading.Thread(target=context.run, args=(function,), name=name, daemon=True)
+    thread.start()
+    return thread

@@ -1,9 +1,9 @@
-"""What a training run reports: its curve, its speed, its progress line, its metrics in MLflow.
+"""What a training run reports: its curve, its speed and its progress, and its run in MLflow.
 
 And early stopping, with the weights of the lowest held-out loss.
 
 A step never waits for the tracker: a thread sends points. Those that the tracker does not take are
-left out, and `runs.finish_run` logs what is missing of the curve when the run ends.
+left out, and `finish_run` logs what is missing of the curve when the run ends.
 """
 
 import json
@@ -13,25 +13,21 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import psutil
-import torch
+import ray
+from ray.actor import ActorHandle
 from torch import Tensor
 
-from bert_core.batch import Batch
 from bert_core.model.catalogue import TrainableModel
 from bert_core.training.guard import SkippedStep
-from bert_core.training.loop import MicroBatches
 from bert_core.training.state import read_weights, save_model
-from bert_core.training.step_operations import batch_operations
-from pipelines.errors import first_line
-from pipelines.stage import Progress
-from pipelines.tracking.tracker import now_ms
-from pipelines.train.messages import ProgressSender
-from pipelines.versions import peak_resident_bytes
+from pipelines.errors import UserError, first_line
+from pipelines.stage import Progress, StageContext
+from pipelines.store import Artifact, Draft
+from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker, now_ms, tracker_errors
 
 from mlflow import MlflowClient  # isort: skip  (after pipelines.tracking: its time limits)
 from mlflow.entities import Metric  # isort: skip
@@ -39,19 +35,16 @@ from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor  #
 
 logger = logging.getLogger(__name__)
 
+HISTORY_FILE = "history.json"  # of an artifact: its curve
 BEST_FOLDER = "best"  # inside a checkpoint: the model to publish, where the run stops early
 
 _FILE_NAME = "telemetry.json"
-_SUMMARY = (
-    "history", "resumed_from", "training_seconds", "num_tokens", "skipped", "num_steps",
-    "first_step_seconds",
-)  # fmt: skip
+_SUMMARY = ("history", "resumed_from", "training_seconds", "num_tokens", "skipped", "num_steps")
 _PROGRESS_SECONDS = 0.5
 _POINTS_A_CALL = 1000  # MLflow's own limit of one batch
 _FLUSH_SECONDS = 5.0
 _LAST_WORDS_SECONDS = 10.0
-_WINDOW_STEPS = 500  # whose times the percentiles are of
-_PERCENTILES = (50, 95, 99)
+_LAST_PROGRESS_SECONDS = 2.0
 
 
 class Telemetry:
@@ -65,24 +58,23 @@ class Telemetry:
         self,
         stage: str,
         num_steps: int,
-        speed: "Speed",
-        progress: ProgressSender | None = None,
+        messages: "ActorHandle[Any] | None" = None,
         metrics: "MetricLog | None" = None,
     ) -> None:
         self._stage = stage
-        self._progress = progress
+        self._messages = messages  # see `launch.messages_of_workers`
+        self._last_sent: Any = None
         self._metrics = metrics
-        self._speed = speed
         self._last_shown = 0.0
         self._latest: dict[str, float] = {}
         self._step = 0
+        self._seconds_before = self._tokens_before = 0.0  # at the last point
         self.num_steps = num_steps
         self.history: list[dict[str, Any]] = []
         self.resumed_from: list[int] = []  # steps at which the run was resumed
         self.training_seconds = 0.0  # in steps, evaluations and checkpoints not counted
         self.num_tokens = 0.0
         self.skipped: list[dict[str, Any]] = []  # steps that were left out, and what was wrong
-        self.first_step_seconds: list[float] = []  # of each start, until its first step was done
 
     def log(self, step: int, figures: Mapping[str, float]) -> None:
         """Add a point after `step` steps to the curve and to MLflow."""
@@ -90,32 +82,31 @@ class Telemetry:
             self.history[-1].update(figures)
         else:
             self.history.append({"step": step, **figures})
+        self._report(step, figures)
+
+    def _report(self, step: int, figures: Mapping[str, float]) -> None:
         self._latest.update(figures)
         if self._metrics is not None:
             self._metrics.add(step, figures)
-
-    def take_step(self, step: int, seconds: float) -> None:
-        """Record that `step` steps are done, the last of them in `seconds`."""
-        self.training_seconds += seconds
-        self._speed.take_step(step, seconds)
 
     def log_speed(self, step: int, num_tokens: float) -> None:
-        """Log the speed after `num_tokens` tokens of all ranks."""
-        self.num_tokens = num_tokens
-        figures = self._speed.figures(step, self.num_steps, num_tokens, self.training_seconds)
-        self._latest.update(figures)
-        if self._metrics is not None:
-            self._metrics.add(step, figures)
+        """Report the speed since the last call, after `num_tokens` tokens of all ranks."""
+        seconds = self.training_seconds - self._seconds_before
+        if seconds > 0:
+            speed = (num_tokens - self._tokens_before) / seconds
+            self._report(step, {"speed/tokens_per_second": speed})
+        self.num_tokens = self._tokens_before = num_tokens
+        self._seconds_before = self.training_seconds
 
     def show(self, step: int, note: str = "") -> None:
         """Move the progress line; at most twice a second unless there is a note."""
         self._step = step
         now = time.monotonic()
         is_due = now - self._last_shown >= _PROGRESS_SECONDS or step == self.num_steps
-        if self._progress is None or not (note or is_due):
+        if self._messages is None or not (note or is_due):
             return
         self._last_shown = now
-        self._progress.send(
+        self._last_sent = self._messages.send.remote(
             Progress(
                 stage=self._stage,
                 done=step,
@@ -123,7 +114,6 @@ class Telemetry:
                 unit="steps",
                 figures=dict(self._latest),
                 note=note,
-                seconds_left=self._speed.seconds_left(step, self.num_steps),
             )
         )
 
@@ -143,15 +133,13 @@ class Telemetry:
             # Text where it is no number: JSON has none.
             plain = {key: v if math.isfinite(v) else str(v) for key, v in figures.items()}
             self.skipped.append({"step": each.step, **plain})
-        if len(skipped) == 1:
-            self.warn(f"{skipped[0]}, so it was skipped")
-        elif skipped:
-            self.warn(f"{len(skipped)} steps were skipped, the last one: {skipped[-1]}")
+        if skipped:
+            self.warn(f"{len(skipped)} skipped: {skipped[-1]}")
 
     def close(self) -> None:
         """Send what is queued, with a short time limit."""
-        if self._progress is not None:
-            self._progress.close()
+        if self._last_sent is not None:
+            ray.wait([self._last_sent], timeout=_LAST_PROGRESS_SECONDS)
         if self._metrics is not None:
             self._metrics.close()
 
@@ -161,11 +149,10 @@ class Telemetry:
 
     def restore(self, folder: Path, step: int) -> None:
         """Continue the curve of a checkpoint made after `step` steps."""
-        saved = json.loads((folder / _FILE_NAME).read_text())
-        for name in _SUMMARY:
-            setattr(self, name, saved[name])
+        for name, value in json.loads((folder / _FILE_NAME).read_text()).items():
+            setattr(self, name, value)
         self.resumed_from.append(step)
-        self._speed.resume(self.num_tokens)
+        self._tokens_before, self._seconds_before = self.num_tokens, self.training_seconds
 
     def summary(self) -> dict[str, Any]:
         """The curve and totals so far, as plain values."""
@@ -214,9 +201,7 @@ class MetricLog:
                         self._run_id, tracking_uri=self._uri, resume_logging=True
                     )
                     monitor.start()
-                new = [point for point in points if point.step > last_step]
-                for first in range(0, len(new), _POINTS_A_CALL):
-                    client.log_batch(self._run_id, new[first : first + _POINTS_A_CALL])
+                _send(client, self._run_id, [each for each in points if each.step > last_step])
                 is_away = False
             # Any error: no figure is worth a training run.
             except Exception as error:  # noqa: BLE001
@@ -227,95 +212,109 @@ class MetricLog:
             monitor.finish()
 
 
-class Speed:
-    """A stopwatch beside the steps of one rank.
+def _send(client: MlflowClient, run_id: str, points: Sequence[Metric]) -> None:
+    for first in range(0, len(points), _POINTS_A_CALL):
+        client.log_batch(run_id, points[first : first + _POINTS_A_CALL])
 
-    `matrix_rate` is in operations a second, measured on this rank while the others measured
-    theirs; ranks are taken to be alike.
+
+@contextmanager
+def open_run(
+    stage: str, settings: Mapping[str, object], draft: Draft, context: StageContext
+) -> Iterator[str | None]:
+    """The id of the run that records this attempt at the artifact; None without a tracker.
+
+    An attempt that is resumed keeps its run. Raises UserError if the tracker does not answer. If
+    the block ends with an error so does the run: as failed, or as killed. If not, `finish_run` ends
+    it once the artifact is published.
     """
-
-    def __init__(self, *, num_ranks: int, matrix_rate: float) -> None:
-        self._matrix_rate = matrix_rate * num_ranks
-        self._step_seconds: deque[float] = deque(maxlen=_WINDOW_STEPS)
-        # The first step warms up: the time left is estimated from its end on.
-        self._first: tuple[int, float] | None = None
-        # Of this rank since the last point: what it waited for, computed, and saw of the tokens.
-        self._seconds = self._waited = self._operations = 0.0
-        self._own_tokens = 0
-        self._tokens_before = 0.0
-
-    def timed(self, model: TrainableModel, micro_batches: MicroBatches) -> MicroBatches:
-        """The same micro-batches, with the waiting time and the operations counted."""
-
-        def timed_batches(step: int) -> Iterator[tuple[int, Batch]]:
-            started = time.perf_counter()
-            batches: Sequence[tuple[int, Batch]] = list(micro_batches(step))
-            self._waited += time.perf_counter() - started
-            for _, batch in batches:
-                self._operations += batch_operations(model, batch)
-                self._own_tokens += batch.tokens.num_tokens
-            return iter(batches)
-
-        return timed_batches
-
-    def resume(self, num_tokens: float) -> None:
-        """Start after `num_tokens` tokens of all ranks that an earlier process trained on."""
-        self._tokens_before = num_tokens
-
-    def take_step(self, step: int, seconds: float) -> None:
-        """Record that `step` steps are done, the last of them in `seconds`."""
-        if self._first is None:
-            self._first = (step, time.monotonic())
-        self._step_seconds.append(seconds)
-        self._seconds += seconds
-
-    def seconds_left(self, step: int, num_steps: int) -> float | None:
-        """Until the last step, with evaluations and checkpoints; None while it is not known."""
-        if self._first is None or not self._first[0] < step <= num_steps:
-            return None
-        begun, at = self._first
-        return (num_steps - step) * (time.monotonic() - at) / (step - begun)
-
-    def figures(
-        self, step: int, num_steps: int, num_tokens: float, training_seconds: float
-    ) -> dict[str, float]:
-        """Figures after `step` steps, since the last call and over all.
-
-        `num_tokens` of all ranks went into `training_seconds`, of this run and those before it.
-        """
-        taken = np.percentile(np.array(self._step_seconds), _PERCENTILES)
-        figures = {
-            f"speed/step_seconds_p{percent}": float(seconds)
-            for percent, seconds in zip(_PERCENTILES, taken, strict=True)
-        }
-        new_tokens = num_tokens - self._tokens_before
-        if training_seconds > 0:
-            figures["speed/tokens_per_second_overall"] = num_tokens / training_seconds
-        if self._seconds > 0:
-            figures["speed/tokens_per_second"] = new_tokens / self._seconds
-            if self._own_tokens:
-                operations = self._operations * new_tokens / self._own_tokens
-                figures["speed/utilization"] = operations / self._seconds / self._matrix_rate
-            figures["speed/data_wait"] = self._waited / self._seconds
-        left = self.seconds_left(step, num_steps)
-        if left is not None:
-            figures["speed/seconds_left"] = left
-        self._tokens_before = num_tokens
-        self._seconds = self._waited = self._operations = 0.0
-        self._own_tokens = 0
-        return figures | memory_figures()
+    tracker = context.tracker
+    if tracker is None:
+        yield None
+        return
+    run = _newest_run(tracker, draft.fingerprint)
+    if run is None or run.info.status == "FINISHED":  # its artifact was removed
+        run_id = tracker.create_run(
+            f"{stage}-{draft.fingerprint[:8]}",
+            draft.fingerprint,
+            params=settings,
+            tags={"bertsmith.stage": stage},
+        )
+    else:
+        run_id = run.info.run_id
+        with tracker.answering():
+            tracker.client().update_run(run_id, status="RUNNING")
+            tracker.set_tags(run_id, tracker.tags)  # of who works on it now
+    try:
+        yield run_id
+    except BaseException as error:
+        tracker.abandon(run_id, error)
+        raise
 
 
-def memory_figures() -> dict[str, float]:
-    """Present and peak memory of this process, and of its GPU if it uses one."""
-    figures = {
-        "memory/resident_bytes": float(psutil.Process().memory_info().rss),
-        "memory/peak_bytes": float(peak_resident_bytes()),
+def _newest_run(tracker: Tracker, fingerprint: str) -> Any:
+    """MLflow's newest run of the artifact; UserError where the tracker does not answer."""
+    experiment_id = tracker.experiment_id()
+    with tracker.answering():
+        query = f"tags.`{FINGERPRINT_TAG}` = '{fingerprint}'"
+        runs = tracker.client().search_runs([experiment_id], query, max_results=1)
+    return runs[0] if runs else None
+
+
+def finish_run(artifact: Artifact, context: StageContext) -> None:
+    """End the run of a published model: with its final figures, and what it lacks of the curve.
+
+    Nothing happens where it has ended already. A tracker that is away leaves the run open: the next
+    run that asks for the artifact ends it.
+    """
+    tracker = context.tracker
+    if tracker is None or not tracker.answers():
+        return
+    errors: tuple[type[Exception], ...] = (UserError, *tracker_errors())
+    try:
+        run = _newest_run(tracker, artifact.fingerprint)
+        if run is None or run.info.status == "FINISHED":
+            return
+        client, run_id = tracker.client(), run.info.run_id
+        history = json.loads(artifact.local(HISTORY_FILE).read_text())
+        missing = []
+        for key in {key for point in history for key in point} - {"step"}:
+            known = {point.step for point in client.get_metric_history(run_id, key)}
+            missing += [
+                Metric(key, point[key], now_ms(), int(point["step"]))
+                for point in history
+                if key in point and point["step"] not in known
+            ]
+        _send(client, run_id, missing)
+        tracker.finish(
+            run_id,
+            numbers(artifact.statistics),
+            computed_on=artifact.statistics.get("computed_on"),
+        )
+    except errors as error:
+        logger.warning("the run of %s stays open: %s", artifact.fingerprint, error)
+
+
+def numbers(statistics: Mapping[str, Any]) -> dict[str, float]:
+    """The entries that a metric can hold."""
+    return {
+        key: float(value)
+        for key, value in statistics.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
     }
-    if torch.cuda.is_initialized():
-        figures["memory/gpu_bytes"] = float(torch.cuda.memory_reserved())
-        figures["memory/gpu_peak_bytes"] = float(torch.cuda.max_memory_reserved())
-    return figures
+
+
+def training_statistics(result: Mapping[str, Any]) -> dict[str, Any]:
+    """How long a training run took, how fast it was, where it was resumed and computed."""
+    seconds = result["training_seconds"]
+    return {
+        "training_seconds": round(seconds, 3),
+        "num_tokens": round(result["num_tokens"]),
+        "tokens_per_second": round(result["num_tokens"] / seconds) if seconds else 0,
+        "resumed_from": result["resumed_from"],
+        "computed_on": result["computed_on"],
+        # Only where a step was skipped: a healthy training has none.
+        **({"skipped": result["skipped"]} if result["skipped"] else {}),
+    }
 
 
 class Best:
@@ -330,17 +329,16 @@ class Best:
         self._weights: dict[str, Tensor] = {}
 
     def consider(self, model: TrainableModel, history: Sequence[Mapping[str, Any]]) -> None:
-        """Keep the weights of `model` where the last evaluation of the curve is its best."""
-        losses = heldout_losses(history)
-        if losses and _place_of_least(losses) == len(losses) - 1:
+        """Keep the weights of `model` where the last point of the curve is its best evaluation."""
+        if best_step(history) == history[-1]["step"]:
             self._weights = {
                 name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()
             }
 
     def is_over(self, history: Sequence[Mapping[str, Any]]) -> bool:
         """Whether the patience is used up."""
-        losses = heldout_losses(history)
-        return bool(losses) and len(losses) - 1 - _place_of_least(losses) >= self._patience
+        best = best_step(history)
+        return sum(step > best for step in heldout_losses(history)) >= self._patience
 
     def put_into(self, model: TrainableModel) -> None:
         """Give `model` the best weights; those it has where nothing was evaluated."""
@@ -352,12 +350,11 @@ class Best:
         if not self._weights:
             return
         present = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-        with torch.no_grad():
+        try:
             self.put_into(model)
-            try:
-                save_model(folder / BEST_FOLDER, model)
-            finally:
-                model.load_state_dict(present)
+            save_model(folder / BEST_FOLDER, model)
+        finally:
+            model.load_state_dict(present)
 
     def restore(self, folder: Path) -> None:
         """Read the best weights of a checkpoint."""
@@ -365,24 +362,21 @@ class Best:
         self._weights = read_weights(best) if best.is_dir() else {}
 
 
-def heldout_loss(point: Mapping[str, Any]) -> float | None:
-    """The sum of the held-out losses of a point of a curve; None where it has none."""
-    losses = [v for k, v in point.items() if k.startswith("eval/") and k.endswith("loss")]
-    return sum(losses) if losses else None
+def heldout_losses(history: Sequence[Mapping[str, Any]]) -> dict[int, float]:
+    """The sum of the held-out losses after each evaluated step of a curve.
 
-
-def heldout_losses(history: Sequence[Mapping[str, Any]]) -> list[float]:
-    """The held-out loss of every evaluation of a curve; what is no number counts as infinite."""
-    losses = [loss for loss in map(heldout_loss, history) if loss is not None]
-    return [loss if math.isfinite(loss) else math.inf for loss in losses]
+    What is no number counts as infinite.
+    """
+    losses: dict[int, float] = {}
+    for point in history:
+        parts = [v for k, v in point.items() if k.startswith("eval/") and k.endswith("loss")]
+        if parts:
+            total = sum(parts)
+            losses[int(point["step"])] = total if math.isfinite(total) else math.inf
+    return losses
 
 
 def best_step(history: Sequence[Mapping[str, Any]]) -> int:
-    """The step whose evaluation has the least held-out loss; raises ValueError without any."""
-    steps = [point["step"] for point in history if heldout_loss(point) is not None]
-    return int(steps[_place_of_least(heldout_losses(history))])
-
-
-def _place_of_least(losses: Sequence[float]) -> int:
-    """The first of equal ones."""
-    return min(range(len(losses)), key=losses.__getitem__)
+    """The first step with the least held-out loss; raises ValueError without any evaluation."""
+    losses = heldout_losses(history)
+    return min(losses, key=losses.__getitem__)

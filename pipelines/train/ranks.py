@@ -29,25 +29,6 @@ def rank_and_world_size() -> tuple[int, int]:
     return context.get_world_rank(), context.get_world_size()
 
 
-def share_of_node() -> tuple[int, int]:
-    """Rank of this worker among those of its node and how many these are."""
-    import ray.train
-
-    context = ray.train.get_context()
-    return context.get_local_rank(), context.get_local_world_size()
-
-
-def this_node() -> str:
-    """The node of this worker: its address, and its own name, since one machine may hold several.
-
-    Workers with the same name see the same temporary folder.
-    """
-    import ray
-    from ray.util import get_node_ip_address
-
-    return f"{get_node_ip_address()} ({ray.get_runtime_context().get_node_id()[:12]})"
-
-
 def broadcast(value: Value, device: torch.device) -> Value:
     """The value of the first rank, on all of them; all ranks call it."""
     if num_ranks() == 1:
@@ -57,26 +38,12 @@ def broadcast(value: Value, device: torch.device) -> Value:
     return box[0]
 
 
-def all_gather(text: str, device: torch.device) -> list[str]:
-    """The text of each rank, in their order; all ranks call it."""
-    if num_ranks() == 1:
-        return [text]
-    data = text.encode()
-    longest = torch.tensor([max(1, len(data))], device=device)
-    dist.all_reduce(longest, dist.ReduceOp.MAX)
-    rows = torch.zeros(num_ranks(), int(longest), dtype=torch.uint8)
-    rows[dist.get_rank(), : len(data)] = torch.tensor(list(data), dtype=torch.uint8)
-    rows = rows.to(device)
-    dist.all_reduce(rows)  # the rows of the others are zeros here
-    return [bytes(row).rstrip(b"\0").decode() for row in rows.tolist()]
-
-
-def wait_for_all(device: torch.device) -> None:
-    """Return once all ranks have called it."""
+def all_gather(value: Value) -> list[Value]:
+    """The value of each rank, in their order; all ranks call it."""
+    values = [value] * num_ranks()
     if num_ranks() > 1:
-        flag = torch.zeros(1, dtype=torch.int64, device=device)
-        dist.all_reduce(flag)
-        flag.item()  # on a GPU the call above returns at once
+        dist.all_gather_object(values, value)
+    return values
 
 
 def sum_over_ranks(values: NDArray[Any]) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""The settings of every training run: its optimizer, its schedule and its cadence.
+"""The settings of every training run: its optimizer, its schedule, its cadence, its micro-batches.
 
 And the peak learning rate that `auto` means: it follows the encoder's size. A small encoder learns
 at twenty times the rate of BERT-base, and at the small one's rate BERT-base loses what it knows.
@@ -9,13 +9,15 @@ two in docs/decisions/0036.
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, model_validator
 from pydantic.functional_validators import WrapValidator
 
-from pipelines.settings import Settings
+from pipelines.errors import UserError
+from pipelines.settings import RuntimeSettings, Settings
 from pipelines.stage import Observer, send_note
 
 if TYPE_CHECKING:
@@ -139,6 +141,43 @@ class TrainingSettings(Settings):
                 "learning_rate=auto is for adamw and muon; set a number for optimizer=lamb"
             )
         return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSplit:
+    """How an optimizer step is cut into micro-batches, the units that ranks share."""
+
+    section: str  # of the recipe, where the two settings are
+    global_batch_size: int
+    micro_batch_size: int
+    prefix: str = ""  # of the two settings' names, "short_" for short_global_batch_size
+
+    @property
+    def num_micro_batches(self) -> int:
+        """More ranks than these would have nothing to do."""
+        return -(-self.global_batch_size // self.micro_batch_size)
+
+
+def least_workers(runtime: RuntimeSettings) -> int:
+    """The least number of workers to begin with: of a range its lower end, of auto 1."""
+    count = runtime.training_workers
+    if count == "auto":
+        return 1
+    return count[0] if isinstance(count, tuple) else count
+
+
+def check_ranks(runtime: RuntimeSettings, split: BatchSplit) -> None:
+    """Raise UserError if a step has fewer micro-batches than the least workers asked for."""
+    least = least_workers(runtime)
+    if least > split.num_micro_batches:
+        step, part = (f"{split.prefix}{name}_batch_size" for name in ("global", "micro"))
+        raise UserError(
+            f"{least} training workers cannot share the {split.num_micro_batches} micro-batches of "
+            f"a step of {split.section} ({step}={split.global_batch_size}, "
+            f"{part}={split.micro_batch_size}); set runtime.training_workers to at most "
+            f"{split.num_micro_batches}, lower {split.section}.{part} or raise "
+            f"{split.section}.{step}"
+        )
 
 
 Use = Literal["pretraining", "finetuning"]

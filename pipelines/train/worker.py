@@ -1,17 +1,24 @@
-"""What one Ray Train worker does: restore the last checkpoint, take steps, report, save."""
+"""What one Ray Train worker does: restore the last checkpoint, take steps, report, save, end.
+
+A mistake of a person's, or a lack of memory or disk, is a UserError: it ends the training run on
+all ranks.
+"""
 
 import math
 import time
-from collections.abc import Callable
-from contextlib import closing
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import ray.train.torch
 import torch
 from ray.actor import ActorHandle
 
-from bert_core.backends.context import compute_dtype, return_freed_memory
+from bert_core.backends.context import return_freed_memory
+from bert_core.batch import Batch
+from bert_core.model.catalogue import TrainableModel
 from bert_core.model.preparation import checkpoint_activations
 from bert_core.training.guard import RECORD, GuardConfig, SkippedStepsError
 from bert_core.training.loop import SETTLING_BATCHES, train
@@ -19,28 +26,97 @@ from bert_core.training.optimization import build_optimizer
 from bert_core.training.optimizer import OptimizationConfig
 from bert_core.training.state import Position
 from bert_core.training.step import StepReport
-from bert_core.training.step_operations import measured_matrix_rate
-from pipelines.errors import UserError
-from pipelines.train.checkpoints import CheckpointFolder, Checkpoints
-from pipelines.train.job import Timing, Training, TrainingJob
-from pipelines.train.messages import ProgressSender, listening_for_stop
-from pipelines.train.metrics import Best, MetricLog, Speed, Telemetry
-from pipelines.train.preflight import check_disk_space, meet, within_memory
-from pipelines.train.ranks import (
-    broadcast,
-    rank_and_world_size,
-    share_of_node,
-    this_node,
-    wait_for_all,
+from pipelines.errors import UserError, first_line
+from pipelines.train.checkpoint import (
+    CheckpointFolder,
+    Checkpoints,
+    TrainState,
+    check_disk_space,
+    restore,
+    save,
+    save_at_end,
 )
-from pipelines.train.saving import TrainState, restore, save, save_at_end
-from pipelines.train.settings import ENDLESS
+from pipelines.train.metrics import Best, MetricLog, Telemetry
+from pipelines.train.ranks import all_gather, broadcast, rank_and_world_size
+from pipelines.train.settings import ENDLESS, BatchSplit, TrainingSettings
 from pipelines.versions import computing_machine
 
 # The first steps of a training run with a budget of time are timed, for at most this long and this
 # share of the budget. Their rate is next to nothing, since the warm-up has no end yet.
 _TIMED_SECONDS, _TIMED_SHARE = 20.0, 0.05
 _FEWEST_TIMED, _MOST_TIMED = 3, 400  # steps
+# In errors of torch, C++ and oneDNN when there is no memory left.
+_NO_MEMORY = ("can't allocate memory", "bad_alloc", "could not create a memory", "out of memory")
+
+
+class Training(ABC):
+    """The work of one rank: its model, its share of every step, its evaluations."""
+
+    settings: TrainingSettings
+    num_steps: int  # 0 where a budget decides, until the first steps were timed
+    evaluate_every_steps: int
+    patience: int | None = None  # evaluations without a lower held-out loss; None: all steps
+    layer_decay: float = 1.0  # see `OptimizationConfig`
+    rate_scales: Mapping[str, float] = {}
+    budget_seconds: float | None = None  # which the number of steps follows from
+
+    @abstractmethod
+    def build_model(self) -> TrainableModel:
+        """The model before its first step; called under the seed of the initialization."""
+
+    def begin(self, model: TrainableModel) -> None:  # noqa: B027  (most need nothing)
+        """Prepare a model that no checkpoint was loaded into; every rank calls it."""
+
+    @abstractmethod
+    def micro_batches(self, step: int) -> Iterable[tuple[int, Batch]]:
+        """This rank's share of a step, each micro-batch with its index among those of all ranks."""
+
+    @abstractmethod
+    def evaluate(self, model: TrainableModel) -> dict[str, float]:
+        """Held-out figures; every rank calls it and gets the same."""
+
+    @abstractmethod
+    def final_evaluation(self, model: TrainableModel) -> dict[str, Any]:
+        """Results of the finished model, on the CPU, where verification computes too."""
+
+    def reading_ahead(self) -> AbstractContextManager["Training"]:
+        """A block in which `micro_batches` may be read ahead of the step that asks for them."""
+        return nullcontext(self)
+
+    def set_num_steps(self, num_steps: int) -> None:
+        """Train for `num_steps`, which the time of the first steps gave."""
+        self.num_steps = num_steps
+
+    def steps_within_budget(self, timing: "Timing", done: int) -> int:
+        """How many steps fit the budget after `done` of them; UserError for hardly any."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """What parts of a training run take, in seconds."""
+
+    spent: float  # so far
+    step: float
+    evaluation: float
+    checkpoint: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingJob(ABC):
+    """What every worker of a training run is given: settings and artifacts, pickled."""
+
+    stage: str  # for people
+    settings: TrainingSettings
+    precision: Literal["bf16", "float32"]
+    cut: BatchSplit  # what the workers share
+    one_thread_each: bool = False  # whether a CPU trains this model fastest with a rank a core
+
+    name: ClassVar[str]  # of its checkpoints: a later run of the same name resumes from them
+
+    @abstractmethod
+    def on_rank(self) -> Training:
+        """The work of the calling rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,55 +141,49 @@ def train_on_rank(config: dict[str, Assignment]) -> dict[str, Any]:
     started = time.perf_counter()
     assignment = config["assignment"]
     job = assignment.job
-    rank, num_ranks = rank_and_world_size()
+    rank = rank_and_world_size()[0]
+    node = ray.train.get_context()
     torch.set_num_threads(assignment.num_threads)
     return_freed_memory()  # the parameters move when the optimizer is built
     device = ray.train.torch.get_device()
-    meet(job.stage, device)
     training = job.on_rank()
-    settings = training.settings
-    torch.manual_seed(settings.seed)
-    with within_memory(job.stage, device, share_of_node()[1]):
+    torch.manual_seed(training.settings.seed)
+    with within_memory(job.stage):
         model = training.build_model()
         checkpoint_activations(model, min(assignment.checkpointed_layers, model.config.num_layers))
         model = model.to(device)
-        optimizer = build_optimizer(
-            model,
-            optimization(training),
-        )
-        rate = measured_matrix_rate(compute_dtype(job.precision, device), device)
-        speed = Speed(num_ranks=num_ranks, matrix_rate=rate)
+        optimizer = build_optimizer(model, optimization(training))
         state = TrainState(
             model=model,
             optimizer=optimizer,
-            telemetry=_telemetry(assignment, training, speed, is_speaker=rank == 0),
+            telemetry=_telemetry(assignment, training, is_speaker=rank == 0),
             checkpoints=Checkpoints(assignment.checkpoints),
             is_writer=rank == 0,
-            node=this_node(),
+            first_of_node=rank - node.get_local_rank(),  # Ray numbers them node by node
             best=None if training.patience is None else Best(training.patience),
         )
         telemetry = state.telemetry
         with closing(telemetry):  # also after an error: what led there is reported
-            position = restore(state, settings.seed)
+            position = restore(state, training.settings.seed)
             if position.step:
                 telemetry.show(position.step, f"{job.stage} resumed from step {position.step}")
             else:
                 if rank == 0:
                     folder = assignment.checkpoints.path if assignment.is_local_store else None
-                    check_disk_space(job.stage, model, optimizer.config, folder, state.best)
+                    check_disk_space(job.stage, state, folder)
                 training.begin(model)
-            with listening_for_stop(assignment.messages if rank == 0 else None) as wants_stop:
-                loop = TrainingLoop(
-                    job=job, training=training, state=state, speed=speed, device=device,
-                    wants_stop=wants_stop, started=started,
-                )  # fmt: skip
-                end = loop.train_from(position)
+            loop = TrainingLoop(
+                job=job,
+                training=training,
+                state=state,
+                stop=assignment.messages.stop_wish.remote() if rank == 0 else None,
+                started=started,
+            )
+            position, is_last = loop.train_from(position)
             result: dict[str, Any] = {
-                "checkpoint": save_at_end(
-                    state, end.position, is_last=end.is_last, is_saved=end.is_saved
-                )
+                "checkpoint": save_at_end(state, position, is_last=is_last),
             }
-            if end.is_last:
+            if is_last:
                 with optimizer.averaged():
                     if state.best is not None:
                         state.best.put_into(model)
@@ -148,59 +218,45 @@ def optimization(training: Training) -> OptimizationConfig:
     )
 
 
-def _telemetry(
-    assignment: Assignment, training: Training, speed: Speed, *, is_speaker: bool
-) -> Telemetry:
+def _telemetry(assignment: Assignment, training: Training, *, is_speaker: bool) -> Telemetry:
     stage, num_steps = assignment.job.stage, training.num_steps
     if not is_speaker:
-        return Telemetry(stage, num_steps, speed)
+        return Telemetry(stage, num_steps)
     metrics = None
     if assignment.run_id is not None and assignment.tracking_uri is not None:
         metrics = MetricLog(assignment.tracking_uri, assignment.run_id)
-    return Telemetry(stage, num_steps, speed, ProgressSender(assignment.messages), metrics)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class End:
-    """Where a training run ended."""
-
-    position: Position
-    is_last: bool = False  # not stopped before
-    is_saved: bool = False  # handed over to be stored
+    return Telemetry(stage, num_steps, assignment.messages, metrics)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingLoop:
-    """Takes the steps of `training` until the last one or a stop."""
+    """Takes the steps of `training` until the last one or a stop. All ranks call its methods."""
 
     job: TrainingJob
     training: Training
     state: TrainState
-    speed: Speed
-    device: torch.device
-    wants_stop: Callable[[], bool]
+    stop: "ray.ObjectRef | None"  # there as soon as somebody wishes it; rank 0 passes it on
     started: float  # when the process was ready, on the clock of `time.perf_counter`
 
-    def train_from(self, position: Position) -> End:
-        """Take all steps that are left. All ranks call it.
+    def train_from(self, position: Position) -> tuple[Position, bool]:
+        """Take all steps that are left; returns where it ended, and whether all are done.
 
         Raises UserError if steps have to be skipped again and again.
         """
-        telemetry = self.state.telemetry
+        training, telemetry = self.training, self.state.telemetry
         try:
-            if self.training.budget_seconds is not None:
+            if training.budget_seconds is not None:
                 if not telemetry.num_steps:
-                    end = self._take_timed_steps(position, self.training.budget_seconds)
-                    if not telemetry.num_steps:
-                        return end
-                    position = end.position
+                    position = self._take_timed_steps(position, training.budget_seconds)
+                    if not telemetry.num_steps:  # stopped before
+                        return position, False
                 self._set_num_steps(telemetry.num_steps)
-            return self._take_steps(position, self.training.num_steps)
+            return self._take_steps(position, training.num_steps)
         except SkippedStepsError as error:
             telemetry.skip(self.state.optimizer.guard.new_skipped())
             telemetry.close()
             # Ray ends all ranks once one has raised: what led there is reported first.
-            wait_for_all(self.device)
+            all_gather(None)
             raise UserError(
                 f"{error} ({self.job.cut.section} has learning_rate, warmup_fraction, precision "
                 "and spike_factor)"
@@ -208,34 +264,29 @@ class TrainingLoop:
 
     def _take_steps(
         self, position: Position, num_steps: int, is_enough: Callable[[int], bool] | None = None
-    ) -> End:
+    ) -> tuple[Position, bool]:
         """Take steps until `num_steps` are done, a stop is wanted, or `is_enough(done)`."""
         training, state, settings = self.training, self.state, self.training.settings
-        model, optimizer, telemetry = state.model, state.optimizer, state.telemetry
-        num_tokens = torch.tensor(telemetry.num_tokens, dtype=torch.float64, device=self.device)
-        is_last = position.step == num_steps or self._is_patience_over()
-        is_first, is_saved = True, False
-        started = time.perf_counter()
-        with training.reading_ahead():
-            for report in train(
-                model,
+        optimizer, telemetry = state.optimizer, state.telemetry
+        is_last = position.step >= num_steps
+        num_tokens = torch.tensor(telemetry.num_tokens, dtype=torch.float64, device=state.device)
+        with training.reading_ahead() as reading:
+            reports = train(
+                state.model,
                 optimizer,
-                self.speed.timed(model, training.micro_batches),
-                seed=settings.seed,
+                reading.micro_batches,
+                seed=position.seed,
                 first_step=position.step,
-                num_steps=position.step if is_last else num_steps,
+                num_steps=num_steps,
                 precision=self.job.precision,
-                wants_stop=self.wants_stop,
-            ):
+                wants_stop=self._is_stop_wanted,
+            )
+            started = time.perf_counter()
+            for report in reports:
                 done = report.step + 1
                 is_last = done == num_steps
-                if is_first and is_enough is None:
-                    telemetry.first_step_seconds.append(
-                        round(time.perf_counter() - self.started, 3)
-                    )
-                is_first = False
                 num_tokens += report.num_tokens  # on the device: reading it would wait for the step
-                telemetry.take_step(done, time.perf_counter() - started)
+                telemetry.training_seconds += time.perf_counter() - started
                 is_due = done % settings.checkpoint_every_steps == 0
                 is_evaluation = done % training.evaluate_every_steps == 0 or is_last
                 is_logged = is_due or is_last or done % settings.log_every_steps == 0
@@ -249,16 +300,17 @@ class TrainingLoop:
                     is_last = is_last or self._is_patience_over()
                 telemetry.show(done)
                 position = replace(position, step=done)
-                is_saved = False
-                if is_last or is_due:
-                    telemetry.num_tokens = float(num_tokens)
-                    is_saved = save(state, position, is_last=is_last)
+                if is_due and not is_last:
+                    save(state, position)
                 if is_last or (is_enough is not None and is_enough(done)):
                     break
                 started = time.perf_counter()
         telemetry.num_tokens = float(num_tokens)
         telemetry.skip(optimizer.guard.new_skipped())
-        return End(position=position, is_last=is_last, is_saved=is_saved)
+        return position, is_last
+
+    def _is_stop_wanted(self) -> bool:
+        return self.stop is not None and bool(ray.wait([self.stop], timeout=0)[0])
 
     def _evaluate(self, step: int) -> None:
         state, telemetry = self.state, self.state.telemetry
@@ -266,54 +318,6 @@ class TrainingLoop:
             telemetry.log(step, self.training.evaluate(state.model))
             if state.best is not None:
                 state.best.consider(state.model, telemetry.history)
-
-    def _take_timed_steps(self, position: Position, budget: float) -> End:
-        """Take the first steps, and set the number of steps from their time; not after a stop."""
-        training, telemetry = self.training, self.state.telemetry
-        longest = min(_TIMED_SECONDS, _TIMED_SHARE * budget)
-        per_rank = -(-self.job.cut.num_micro_batches // rank_and_world_size()[1])
-        settled_at = position.step + -(-SETTLING_BATCHES // per_rank)
-        settled = 0.0
-
-        def is_enough(done: int) -> bool:
-            nonlocal settled
-            if done <= settled_at:
-                settled = telemetry.training_seconds
-                return False
-            passed = broadcast(telemetry.training_seconds - settled, self.device)
-            num_timed = done - settled_at
-            return num_timed >= _MOST_TIMED or (num_timed >= _FEWEST_TIMED and passed >= longest)
-
-        end = self._take_steps(position, ENDLESS, is_enough)
-        done = end.position.step
-        num_timed = done - settled_at
-        if num_timed < _FEWEST_TIMED:
-            return end
-        step_seconds = (telemetry.training_seconds - settled) / num_timed
-        began = time.perf_counter()
-        self._evaluate(done)
-        evaluated = time.perf_counter()
-        save(self.state, end.position)
-        saved = time.perf_counter()
-        timing = Timing(
-            spent=saved - self.started,
-            step=step_seconds,
-            evaluation=evaluated - began,
-            checkpoint=saved - evaluated,
-        )
-        num_steps = training.steps_within_budget(broadcast(timing, self.device), done)
-        telemetry.num_steps = num_steps
-        telemetry.note(
-            f"{budget / 60:g} minutes: {num_steps:,} steps of {step_seconds:.3g} s, and evaluations"
-        )
-        save(self.state, end.position)  # a resumed run takes as many
-        return end
-
-    def _set_num_steps(self, num_steps: int) -> None:
-        self.training.set_num_steps(num_steps)
-        optimizer = self.state.optimizer
-        warmup_steps = round(num_steps * self.training.settings.warmup_fraction)
-        optimizer.config = replace(optimizer.config, num_steps=num_steps, warmup_steps=warmup_steps)
 
     def _is_patience_over(self) -> bool:
         """Whether the held-out losses no longer fall; same on all ranks."""
@@ -331,3 +335,68 @@ class TrainingLoop:
             **({"train/skipped_steps": len(skipped)} if skipped else {}),
         }
         return {name: value for name, value in figures.items() if math.isfinite(value)}
+
+    def _take_timed_steps(self, position: Position, budget: float) -> Position:
+        """Take the first steps, and set the number of steps from their time; not after a stop."""
+        training, state, telemetry = self.training, self.state, self.state.telemetry
+        longest = min(_TIMED_SECONDS, _TIMED_SHARE * budget)
+        per_rank = -(-self.job.cut.num_micro_batches // rank_and_world_size()[1])
+        settled_at = position.step + -(-SETTLING_BATCHES // per_rank)
+        settled = 0.0
+
+        def is_enough(done: int) -> bool:
+            nonlocal settled
+            if done <= settled_at:
+                settled = telemetry.training_seconds
+                return False
+            passed = broadcast(telemetry.training_seconds - settled, state.device)
+            num_timed = done - settled_at
+            return num_timed >= _MOST_TIMED or (num_timed >= _FEWEST_TIMED and passed >= longest)
+
+        position, _ = self._take_steps(position, ENDLESS, is_enough)
+        num_timed = position.step - settled_at
+        if num_timed < _FEWEST_TIMED:
+            return position
+        step_seconds = (telemetry.training_seconds - settled) / num_timed
+        began = time.perf_counter()
+        self._evaluate(position.step)
+        evaluated = time.perf_counter()
+        save(state, position)
+        saved = time.perf_counter()
+        timing = Timing(
+            spent=saved - self.started,
+            step=step_seconds,
+            evaluation=evaluated - began,
+            checkpoint=saved - evaluated,
+        )
+        # The next checkpoint holds it: what resumes from there takes as many steps.
+        telemetry.num_steps = training.steps_within_budget(
+            broadcast(timing, state.device), position.step
+        )
+        telemetry.note(
+            f"{budget / 60:g} minutes: {telemetry.num_steps:,} steps of {step_seconds:.3g} s, and "
+            "evaluations"
+        )
+        return position
+
+    def _set_num_steps(self, num_steps: int) -> None:
+        self.training.set_num_steps(num_steps)
+        optimizer = self.state.optimizer
+        warmup_steps = round(num_steps * self.training.settings.warmup_fraction)
+        optimizer.config = replace(optimizer.config, num_steps=num_steps, warmup_steps=warmup_steps)
+
+
+@contextmanager
+def within_memory(stage: str) -> Iterator[None]:
+    """Explain a lack of memory in the block in a sentence, with what to lower."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:  # torch's own is a RuntimeError
+        is_lack = isinstance(error, torch.OutOfMemoryError | MemoryError)
+        if not (is_lack or any(words in str(error) for words in _NO_MEMORY)):
+            raise
+        raise UserError(
+            f"{stage} does not fit the memory of its worker ({first_line(error)}); lower "
+            "micro_batch_size, size or runtime.training_workers, or raise "
+            "runtime.checkpointed_layers"
+        ) from error

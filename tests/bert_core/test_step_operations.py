@@ -1,4 +1,4 @@
-"""What a step is said to multiply, against torch's own count; and the rate it is held against."""
+"""What a step is said to multiply, against torch's own count."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from bert_core.backends.operations import use_backend
 from bert_core.batch import LabelledBatch, next_token_labels
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import build_model
-from bert_core.training.step_operations import batch_operations, measured_matrix_rate
+from bert_core.training.step_operations import batch_operations
 from tests.bert_core.batches import pretraining_batch, ragged_batch
 
 VOCABULARY = 8_000
@@ -60,11 +60,3 @@ def test_what_nobody_reads_of_the_last_layer_is_not_needed():
     unread = 8 * 63
     products = 2 * width**2 + 2 * width * wide + 2 * width * 64
     assert every - first == 6 * unread * products
-
-
-def test_the_rate_is_one_that_a_product_reached():
-    torch.manual_seed(5)
-    state = torch.get_rng_state()
-    rate = measured_matrix_rate(torch.float32, seconds=0.01)
-    assert 1e8 < rate < 1e15
-    assert torch.equal(torch.get_rng_state(), state)

@@ -23,7 +23,7 @@ from pipelines.stages.pretraining.stage import build_encoder
 from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.store import Artifact, ArtifactStore
 from pipelines.store.pruning import take_inventory
-from pipelines.train.imported_models import existing_encoder
+from pipelines.train.imported import existing_encoder
 
 ROOT = Path(__file__).parents[2]
 STORES = Path(__file__).parent / "stores"

@@ -10,7 +10,7 @@ from s3fs import S3FileSystem
 from pipelines.errors import UserError
 from pipelines.store import ArtifactStore, Built, Draft
 from pipelines.tracking.tracker import is_transient
-from pipelines.train.checkpoints import CheckpointFolder
+from pipelines.train.checkpoint import CheckpointFolder
 from tests.integration.busy_stores import BusyStore, busy_store
 from tests.integration.object_stores import BUCKET, s3_server
 

@@ -23,7 +23,7 @@ MOST_NODES = 2
 WAITING = """
 from pipelines.cluster import connect
 from pipelines.settings import RuntimeSettings
-from pipelines.train.arithmetic import wait_for_room
+from pipelines.train.placement import wait_for_room
 
 connect()
 ranks = RuntimeSettings(training_workers=64, wait_for_nodes_seconds=600)
@@ -32,7 +32,7 @@ wait_for_room(ranks, lambda progress: print(progress.note, flush=True), "pretrai
 BRINGING = """
 from pipelines.cluster import connect, nodes
 from pipelines.settings import RuntimeSettings
-from pipelines.train.arithmetic import wait_for_room
+from pipelines.train.placement import wait_for_room
 
 connect()
 ranks = RuntimeSettings(training_workers="auto", device="gpu", wait_for_nodes_seconds=120)

@@ -45,10 +45,10 @@ from pipelines.store import ArtifactStore
 from pipelines.errors import UserError
 from pipelines.settings import RuntimeSettings
 from pipelines.stage import StageContext
-from pipelines.train.checkpoints import CheckpointFolder
-from pipelines.train.job import TrainingJob
+from pipelines.train.checkpoint import CheckpointFolder
+from pipelines.train.worker import TrainingJob
 from pipelines.train.launch import launched
-from pipelines.train.placement import BatchSplit
+from pipelines.train.settings import BatchSplit
 from pipelines.train.ranks import sum_over_ranks
 from pipelines.train.settings import TrainingSettings
 
@@ -129,4 +129,4 @@ def test_two_ranks_share_the_node_that_holds_them_and_six_are_refused(tmp_path: 
     assert told["cpus"] == [1, 4]
     # Shared with the head's one CPU, each would have had a single thread.
     assert told["two"] == {"threads": 2, "ranks_on_the_larger_node": 2}
-    assert "micro-batches" in told["six"]
+    assert "6 training workers with 1 CPU each do not fit the cluster" in told["six"]

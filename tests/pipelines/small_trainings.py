@@ -22,13 +22,11 @@ from pipelines.stages.examples.batches import ExampleReader, micro_batches
 from pipelines.stages.pretraining.figures import pretraining_figures
 from pipelines.store import Artifact, ArtifactStore
 from pipelines.tracking.tracker import Tracker
-from pipelines.train.checkpoints import CheckpointFolder
-from pipelines.train.job import Training, TrainingJob
+from pipelines.train.checkpoint import MODEL_FOLDER, CheckpointFolder
 from pipelines.train.launch import launched
-from pipelines.train.placement import BatchSplit
 from pipelines.train.ranks import rank_and_world_size
-from pipelines.train.saving import MODEL_FOLDER
-from pipelines.train.settings import TrainingSettings
+from pipelines.train.settings import BatchSplit, TrainingSettings
+from pipelines.train.worker import Training, TrainingJob
 
 CUT = BatchSplit(section="pretraining", global_batch_size=8, micro_batch_size=4)
 CADENCE = {"log_every_steps": 1, "checkpoint_every_steps": 4}

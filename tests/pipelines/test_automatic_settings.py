@@ -18,7 +18,7 @@ from pipelines.stages.dataset.stage import build_dataset
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.stages.finetuning.stage import automatic_epochs, resolved_settings
 from pipelines.store import Artifact, ArtifactStore
-from pipelines.train.imported_models import existing_encoder
+from pipelines.train.imported import existing_encoder
 
 TOKENS = [*SPECIAL_TOKENS, "good", "bad", "one"]
 

@@ -15,7 +15,7 @@ from pipelines.stage import Progress
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder, steps_within, training_seconds
 from pipelines.store import ArtifactStore
-from pipelines.train.job import Timing
+from pipelines.train.worker import Timing
 
 TIMING = Timing(spent=15.0, step=0.5, evaluation=2.0, checkpoint=3.0)
 DONE = 20  # steps, in those 15 seconds

@@ -1,22 +1,40 @@
-"""Checkpoints: stored whole, verified when they are opened, the newest kept."""
+"""Checkpoints: saved while training goes on, stored whole, verified when read, the newest kept."""
 
-import io
+import errno
 import os
 import tempfile
+import threading
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
-from pyarrow import PythonFile
-from pyarrow.fs import FileSelector, FSSpecHandler, LocalFileSystem, PyFileSystem
+import torch
+from fsspec.implementations.local import LocalFileSystem as Local
+from pyarrow.fs import FileSelector, FileSystem, FSSpecHandler, LocalFileSystem, PyFileSystem
 
+from bert_core.model.catalogue import PretrainingModel
+from bert_core.training.optimization import build_optimizer
+from bert_core.training.optimizer import OptimizationConfig
+from bert_core.training.state import Position
+from pipelines.errors import UserError
 from pipelines.store.access import scratch_folder
-from pipelines.train.checkpoints import (
+from pipelines.train import checkpoint as saving
+from pipelines.train.checkpoint import (
     Checkpoint,
     CheckpointFolder,
     Checkpoints,
     DamagedCheckpointError,
+    TrainState,
+    check_disk_space,
+    restore,
+    save,
+    save_at_end,
 )
+from pipelines.train.metrics import Best, Telemetry
+from tests.bert_core.batches import small_config
+from tests.bert_core.ranks import run_ranks
 from tests.integration.object_stores import BUCKET, s3_server
 
 
@@ -53,8 +71,11 @@ def damage(place, checkpoint: Checkpoint, name: str, data: bytes | None) -> None
         file.write(data)
 
 
-def test_the_newest_whole_one_is_opened_whatever_became_of_the_later_ones(place, tmp_path: Path):
-    checkpoints = Checkpoints(place, num_kept=10)
+def test_the_newest_whole_one_is_opened_whatever_became_of_the_later_ones(
+    place, tmp_path: Path, monkeypatch
+):
+    monkeypatch.setattr(saving, "_NUM_KEPT", 10)
+    checkpoints = Checkpoints(place)
     for step in range(1, 7):
         draft = draft_of(tmp_path / f"draft-{step}", str(step))
         checkpoints.store(draft, step=step)
@@ -66,83 +87,38 @@ def test_the_newest_whole_one_is_opened_whatever_became_of_the_later_ones(place,
     damage(place, by_step[4], "model/weights", b"4" * 999)  # truncated
     damage(place, by_step[3], "model/weights", b"4" + b"3" * 999)  # one flipped
 
-    found = Checkpoints(place, num_kept=10)
-    assert [each.step for each in found.stored()] == [4, 3, 2, 1]
-    for step, fault in ((4, "has 999 bytes of 1000"), (3, "has another SHA-256")):
-        refusal = pytest.raises(DamagedCheckpointError, match=f"model/weights {fault}")
-        with refusal, found.opened(by_step[step]):
+    seen = Checkpoints(place)
+    assert [each.step for each in seen.stored()] == [4, 3, 2, 1]
+    for step in (4, 3):
+        refusal = pytest.raises(DamagedCheckpointError, match="model/weights has another SHA-256")
+        with refusal, seen.opened(by_step[step]):
             pass
-    with found.opened(by_step[2]) as opened:
+    with seen.opened(by_step[2]) as opened:
         assert (opened / "model" / "weights").read_text() == "2" * 1000
     # What is incomplete goes once a new one is stored.
-    found.store(draft_of(tmp_path / "again", "7"), step=7)
-    found.wait()
-    assert [each.step for each in found.stored()] == [7, 4, 3, 2, 1]
+    seen.store(draft_of(tmp_path / "again", "7"), step=7)
+    seen.wait()
+    assert [each.step for each in seen.stored()] == [7, 4, 3, 2, 1]
     assert len(place.filesystem.get_file_info(FileSelector(place.path))) == 5
 
 
-def test_what_another_writer_stores_at_this_moment_stays_and_what_one_left_goes(tmp_path: Path):
+def test_two_are_kept_and_what_another_writer_stores_at_this_moment(tmp_path: Path):
     folder = tmp_path / "work"
-    left = folder / "checkpoint_000000001-left"
-    left.mkdir(parents=True)
-    checkpoints = Checkpoints(local(folder), num_kept=1)
-    assert checkpoints.stored() == []  # where a training run looks for what to go on from
-    under_way = folder / "checkpoint_000000003-under-way"
+    (folder / "checkpoint_000000001-left").mkdir(parents=True)
+    under_way = folder / "checkpoint_000000009-under-way"
     under_way.mkdir()
-    checkpoints.store(draft_of(tmp_path / "draft", "2"), step=2)
-    own = checkpoints.wait()
-    assert sorted(path.name for path in folder.iterdir()) == sorted([own, under_way.name])
-
-
-def test_a_store_that_does_not_take_it_is_told_when_it_is_waited_for(tmp_path: Path):
-    (tmp_path / "file").write_text("in the way")
-    checkpoints = Checkpoints(local(tmp_path / "file" / "work"))
-    draft = draft_of(tmp_path / "draft", "1")
-    checkpoints.store(draft, step=1)
-    with pytest.raises(OSError, match="file"):
-        checkpoints.wait()
-    assert not draft.exists()
-
-
-class TornCopies(FSSpecHandler):
-    """A store of which the first so many readings of the newest weights break off."""
-
-    def __init__(self, num_torn: int) -> None:
-        super().__init__(fsspec.filesystem("file"))
-        self.num_torn, self.num_read = num_torn, 0
-
-    def open_input_stream(self, path):
-        return self.open_input_file(path)
-
-    def open_input_file(self, path):
-        if "checkpoint_000000002" in path and path.endswith("weights"):
-            self.num_read += 1
-            if self.num_read <= self.num_torn:
-                return PythonFile(io.BytesIO(b"torn"), mode="r")
-        return super().open_input_file(path)
-
-
-@pytest.mark.parametrize("num_torn", [0, 1, 2])
-def test_a_copy_that_breaks_off_is_made_again_and_no_second_time(tmp_path: Path, num_torn: int):
-    stored = Checkpoints(local(tmp_path / "work"))
-    stored.store(draft_of(tmp_path / "draft", "2"), step=2)
-    stored.wait()
-    store = TornCopies(num_torn)
-    far = Checkpoints(CheckpointFolder(str(tmp_path / "work"), PyFileSystem(store)))
-    (checkpoint,) = far.stored()
-    if num_torn == 2:
-        with pytest.raises(DamagedCheckpointError), far.opened(checkpoint):
-            pass
-        return
-    with far.opened(checkpoint) as opened:
-        assert (opened / "model" / "weights").read_text() == "2" * 1000
-        assert store.num_read == 1 + num_torn
-    assert not opened.exists()
+    checkpoints = Checkpoints(local(folder))
+    names = []
+    for step in (2, 3, 4):
+        checkpoints.store(draft_of(tmp_path / f"draft-{step}", "2"), step=step)
+        names.append(checkpoints.wait())
+    assert sorted(path.name for path in folder.iterdir()) == [*names[1:], under_way.name]
 
 
 def test_it_survives_a_power_cut_before_others_are_removed(tmp_path: Path, monkeypatch):
     work = tmp_path / "work"
-    checkpoints = Checkpoints(local(work), num_kept=1)
+    monkeypatch.setattr(saving, "_NUM_KEPT", 1)
+    checkpoints = Checkpoints(local(work))
     checkpoints.store(draft_of(tmp_path / "one", "1"), step=1)
     old = checkpoints.wait()
     flushed: list[tuple[str, bool]] = []  # what was forced to the disk, and if the last file was
@@ -172,3 +148,207 @@ def test_what_a_killed_process_left_of_a_checkpoint_is_removed_after_a_day(monke
     os.utime(foreign, (0, 0))
     another = scratch_folder()
     assert sorted(tmp_path.iterdir()) == sorted([mine, foreign, another])
+
+
+class Store(FSSpecHandler):
+    """Takes nothing until it may, or refuses one write."""
+
+    def __init__(self) -> None:
+        super().__init__(Local(auto_mkdir=True))
+        self.may = threading.Event()
+        self.may.set()
+        self.refuses = False
+
+    def open_output_stream(self, path, metadata):
+        self.may.wait(240)
+        if self.refuses:
+            self.refuses = False
+            raise OSError(errno.EIO, "the store does not take it")
+        return super().open_output_stream(path, metadata)
+
+
+@pytest.fixture
+def scratch(monkeypatch, tmp_path: Path) -> Path:
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
+    return tmp_path / "scratch"
+
+
+def state_on(folder: Path, filesystem: FileSystem | None = None) -> tuple[TrainState, list[str]]:
+    torch.manual_seed(0)
+    model = PretrainingModel(small_config())
+    warnings: list[str] = []
+    telemetry = Telemetry("pretraining", 10)
+    telemetry.warn = warnings.append  # type: ignore[method-assign]
+    state = TrainState(
+        model=model,
+        optimizer=build_optimizer(model, OptimizationConfig(num_steps=10)),
+        telemetry=telemetry,
+        checkpoints=Checkpoints(CheckpointFolder(str(folder), filesystem or LocalFileSystem())),
+        is_writer=True,
+        first_of_node=0,
+    )
+    return state, warnings
+
+
+def at(step: int) -> Position:
+    return Position(seed=0, step=step)
+
+
+def test_one_that_is_due_too_soon_is_left_out_and_the_last_one_waits(
+    scratch: Path, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(saving, "PATIENCE_SECONDS", 0.01)
+    store = Store()
+    state, warnings = state_on(tmp_path / "work", PyFileSystem(store))
+    store.may.clear()
+    save(state, at(2))
+    save(state, at(4))
+    assert warnings == [
+        "the checkpoint of step 4 is left out: the previous one is still being copied to the store"
+    ]
+    threading.Timer(0.2, store.may.set).start()
+    assert save_at_end(state, at(6), is_last=True).startswith("checkpoint_000000006-")
+    assert [each.step for each in state.checkpoints.stored()] == [6, 2]
+    assert list(scratch.iterdir()) == []
+
+
+def test_one_that_the_store_refuses_is_told_and_the_next_one_is_stored(
+    scratch: Path, tmp_path: Path
+) -> None:
+    store = Store()
+    state, warnings = state_on(tmp_path / "work", PyFileSystem(store))
+    store.refuses = True
+    save(state, at(2))
+    save(state, at(4))
+    assert warnings == ["a checkpoint could not be stored ([Errno 5] the store does not take it)"]
+    save_at_end(state, at(5), is_last=False)
+    assert [each.step for each in state.checkpoints.stored()] == [5, 4]
+    assert list(scratch.iterdir()) == []
+
+
+def full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "no space left")
+
+
+def broken(*_: object) -> None:
+    raise OSError("an answer broke off")
+
+
+def test_one_that_the_temporary_folder_does_not_take_is_left_out_and_leaves_nothing_behind(
+    scratch: Path, tmp_path: Path, monkeypatch
+) -> None:
+    state, warnings = state_on(tmp_path / "work")
+    with monkeypatch.context() as patched:
+        patched.setattr(state.telemetry, "save", full)
+        save(state, at(2))
+    assert warnings == [
+        f"the checkpoint of step 2 is left out: the temporary folder {scratch} cannot take it "
+        "([Errno 28] no space left)"
+    ]
+    assert list(scratch.iterdir()) == []
+    save(state, at(4))
+    state.checkpoints.wait()
+    assert [each.step for each in state.checkpoints.stored()] == [4]
+
+
+@pytest.mark.parametrize(("fault", "raised"), [(full, UserError), (broken, OSError)])
+def test_a_last_one_that_is_not_stored_ends_the_run_in_a_sentence(
+    scratch: Path, tmp_path: Path, monkeypatch, fault, raised
+) -> None:
+    """OSError for what may come again with a new worker."""
+    state, _ = state_on(tmp_path / "work")
+    save(state, at(2))
+    monkeypatch.setattr(state.telemetry, "save", fault)
+    with pytest.raises((UserError, OSError)) as error:
+        save_at_end(state, at(6), is_last=True)
+    assert type(error.value) is raised
+    reason = "[Errno 28] no space left" if fault is full else "an answer broke off"
+    assert str(error.value) == (
+        f"the checkpoint of step 6 could not be stored in {tmp_path}/work: {reason}; free some "
+        f"space there and in {scratch}, or fix the store, and run again: the training run resumes "
+        "from step 2"
+    )
+    assert list(scratch.iterdir()) == []
+
+
+def save_from_a_full_disk(rank: int, folder: str) -> tuple[list[str], str]:
+    """Of two ranks the writer finds no place for its first checkpoint."""
+    state, warnings = state_on(Path(folder))
+    state = replace(state, is_writer=rank == 0)
+    whole = saving.scratch_folder
+    saving.scratch_folder = full
+    save(state, at(2))
+    saving.scratch_folder = whole
+    return warnings, save_at_end(state, at(4), is_last=True)
+
+
+def test_no_rank_waits_for_a_writer_whose_disk_is_full(tmp_path: Path) -> None:
+    first, second = run_ranks(save_from_a_full_disk, 2, str(tmp_path / "work"))
+    assert (len(first[0]), len(second[0])) == (1, 0)
+    assert first[1] == second[1]
+    assert (tmp_path / "work" / first[1] / "checksums.json").is_file()
+
+
+def test_a_damaged_one_is_passed_over_and_without_any_training_starts_over(
+    scratch: Path, tmp_path: Path
+) -> None:
+    state, warnings = state_on(tmp_path / "work")
+    for step in (2, 4):
+        save(state, at(step))
+        state.checkpoints.wait()
+    for step in (4, 2):
+        assert restore(state, 0) == at(step)
+        (weights,) = (tmp_path / "work").glob(
+            f"checkpoint_00000000{step}-*/model/model.safetensors"
+        )
+        weights.write_bytes(b"")
+    assert restore(state, 0) == at(0)
+    assert warnings[-1].startswith(
+        "the checkpoint of step 2 is damaged (model/model.safetensors has another SHA-256)"
+    )
+
+
+def restore_on_two_nodes(rank: int, folder: str, first_of_node: list[int]) -> tuple[int, int]:
+    """The step that a rank takes up, and how many checkpoints its node opened."""
+    state, _ = state_on(Path(folder))
+    state = replace(state, is_writer=rank == 0, first_of_node=first_of_node[rank])
+    opened: list[object] = []
+    whole = state.checkpoints.opened
+
+    def counted(checkpoint: Any) -> Any:
+        opened.append(checkpoint)
+        if rank == 1 and checkpoint.step == 4:
+            raise DamagedCheckpointError("weights has another SHA-256")
+        return whole(checkpoint)
+
+    state.checkpoints.opened = counted  # type: ignore[method-assign]
+    return restore(state, 0).step, len(opened)
+
+
+@pytest.mark.parametrize(
+    ("first_of_node", "expected"), [([0, 0], [(4, 1), (4, 0)]), ([0, 1], [(2, 2), (2, 2)])]
+)
+def test_ranks_take_up_what_is_whole_on_every_node_and_read_it_once_on_each(
+    tmp_path: Path, first_of_node: list[int], expected: list[tuple[int, int]]
+) -> None:
+    state, _ = state_on(tmp_path / "work")
+    for step in (2, 4):
+        save(state, at(step))
+        state.checkpoints.wait()
+    assert run_ranks(restore_on_two_nodes, 2, str(tmp_path / "work"), first_of_node) == expected
+
+
+def test_a_disk_without_room_for_the_checkpoints_is_refused(tmp_path: Path, monkeypatch):
+    state, _ = state_on(tmp_path)
+    folder = str(tmp_path / "not" / "yet" / "there")
+    num_bytes = 4 * sum(parameter.numel() for parameter in state.model.parameters())
+    free = 4 * 3 * num_bytes + 2 * num_bytes + 4 * num_bytes  # of one disk: two models more in each
+    usage = saving.shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(saving.shutil, "disk_usage", lambda path: usage._replace(free=free))
+    check_disk_space("pretraining", state, folder)
+    with_best = replace(state, best=Best(patience=1))
+    with pytest.raises(UserError, match=r"too full for the checkpoints of pretraining .* are free"):
+        check_disk_space("pretraining", with_best, folder)
+    # A store elsewhere: the temporary folder alone has to hold one.
+    check_disk_space("pretraining", with_best, None)

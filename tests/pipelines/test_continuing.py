@@ -25,7 +25,7 @@ from pipelines.stages.pretraining.stage import build_encoder
 from pipelines.stages.vocabulary.settings import VocabularySettings
 from pipelines.stages.vocabulary.stage import build_vocabulary, load_tokenizer
 from pipelines.store import ArtifactStore
-from pipelines.train.imported_models import existing_encoder
+from pipelines.train.imported import existing_encoder
 
 
 @pytest.fixture(scope="module")

@@ -22,10 +22,10 @@ from pyarrow.fs import LocalFileSystem
 from pipelines.store import ArtifactStore
 from pipelines.stage import StageContext
 from pipelines.train import launch as launching
-from pipelines.train.checkpoints import CheckpointFolder
-from pipelines.train.job import TrainingJob
+from pipelines.train.checkpoint import CheckpointFolder
+from pipelines.train.worker import TrainingJob
 from pipelines.train.launch import launched
-from pipelines.train.placement import BatchSplit
+from pipelines.train.settings import BatchSplit
 from pipelines.train.settings import TrainingSettings
 
 launching.PATIENCE_SECONDS = 2.0  # this worker hears nobody

@@ -1,10 +1,25 @@
-"""Where the ranks of a training run go, for clusters of many shapes; refusals are one sentence."""
+"""Where a training run computes, and what an autoscaler is asked for; refusals are one sentence."""
+
+import threading
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import ray
+import torch
+from ray.util import placement_group_table
 
+from bert_core.backends.context import compute_dtype
+from pipelines.cluster import local_cpus
 from pipelines.errors import UserError
 from pipelines.settings import RuntimeSettings
-from pipelines.train.placement import BatchSplit, Placement, schedule
+from pipelines.stage import Progress, StageContext
+from pipelines.store import ArtifactStore
+from pipelines.train import placement
+from pipelines.train.placement import Arithmetic, Placement, resolve, schedule, wait_for_room
+from pipelines.train.settings import BatchSplit, check_ranks
 
 LAPTOP = [{"CPU": 2.0}]
 WORKSTATION = [{"CPU": 16.0}]
@@ -14,113 +29,80 @@ TWO = BatchSplit(section="pretraining", global_batch_size=32, micro_batch_size=1
 EIGHT = BatchSplit(section="pretraining", global_batch_size=64, micro_batch_size=8)
 
 
-def placed(
-    ranks: RuntimeSettings,
-    nodes: list[dict[str, float]],
-    cut: BatchSplit = EIGHT,
-    small: bool = False,
-):
-    return schedule(ranks, nodes, cut, one_thread_each=small)
+def runtime(training_workers: Any, **values: Any) -> RuntimeSettings:
+    return RuntimeSettings(training_workers=training_workers, **values)
 
 
 @pytest.mark.parametrize(
-    ("ranks", "nodes", "cut", "small", "expected"),
+    ("ranks", "nodes", "split", "small", "expected"),
     [
         # auto, on CPUs: a core each where that is fastest, else as many as nodes
-        (RuntimeSettings(training_workers="auto"), LAPTOP, TWO, True, (2, 1, False)),
-        (RuntimeSettings(training_workers="auto"), WORKSTATION, EIGHT, True, (8, 2, False)),
-        (RuntimeSettings(training_workers="auto"), THREE_NODES, EIGHT, False, (3, 16, False)),
-        (RuntimeSettings(training_workers="auto"), THREE_NODES, EIGHT, True, (8, 4, False)),
+        (runtime("auto"), LAPTOP, TWO, True, (2, 1, False)),
+        (runtime("auto"), WORKSTATION, EIGHT, True, (8, 2, False)),
+        (runtime("auto"), THREE_NODES, EIGHT, False, (3, 16, False)),
+        (runtime("auto"), THREE_NODES, EIGHT, True, (8, 4, False)),
         # auto, with GPUs: one each, and the CPUs of the node that has them
-        (RuntimeSettings(training_workers="auto"), MIXED, EIGHT, False, (8, 8, True)),
-        (RuntimeSettings(training_workers="auto"), MIXED, TWO, True, (2, 32, True)),
-        (
-            RuntimeSettings(training_workers="auto", device="cpu"),
-            MIXED,
-            EIGHT,
-            False,
-            (2, 32, False),
-        ),
+        (runtime("auto"), MIXED, EIGHT, False, (8, 8, True)),
+        (runtime("auto"), MIXED, TWO, True, (2, 32, True)),
+        (runtime("auto", device="cpu"), MIXED, EIGHT, False, (2, 32, False)),
         # as asked
-        (RuntimeSettings(training_workers=1), MIXED, EIGHT, False, (1, 64, True)),
-        (RuntimeSettings(training_workers=4, device="cpu"), MIXED, EIGHT, False, (4, 16, False)),
-        (
-            RuntimeSettings(training_workers=2, cpus_per_worker=3),
-            WORKSTATION,
-            EIGHT,
-            False,
-            (2, 3, False),
-        ),
-        (RuntimeSettings(training_workers=(1, 4)), THREE_NODES, EIGHT, False, ((1, 4), 16, False)),
-        (RuntimeSettings(training_workers=(1, 8)), LAPTOP, EIGHT, False, ((1, 8), 1, False)),
+        (runtime(1), MIXED, EIGHT, False, (1, 64, True)),
+        (runtime(4, device="cpu"), MIXED, EIGHT, False, (4, 16, False)),
+        (runtime(2, cpus_per_worker=3), WORKSTATION, EIGHT, False, (2, 3, False)),
+        (runtime((1, 4)), THREE_NODES, EIGHT, False, ((1, 4), 16, False)),
+        (runtime((1, 8)), LAPTOP, EIGHT, False, ((1, 8), 1, False)),
         # a range ends where a step has no more micro-batches, and its workers get the CPUs
-        (RuntimeSettings(training_workers=(1, 16)), WORKSTATION, TWO, False, ((1, 2), 8, False)),
-        (RuntimeSettings(training_workers=(2, 4)), WORKSTATION, TWO, False, ((2, 2), 8, False)),
+        (runtime((1, 16)), WORKSTATION, TWO, False, ((1, 2), 8, False)),
+        (runtime((2, 4)), WORKSTATION, TWO, False, ((2, 2), 8, False)),
     ],
 )
-def test_ranks_are_placed(ranks, nodes, cut, small, expected):
+def test_ranks_are_placed(ranks, nodes, split, small, expected):
     num_workers, cpus, use_gpu = expected
-    assert placed(ranks, nodes, cut, small) == Placement(
+    assert schedule(ranks, nodes, split, one_thread_each=small) == Placement(
         num_workers=num_workers, cpus=cpus, use_gpu=use_gpu
     )
 
 
 @pytest.mark.parametrize(
-    ("ranks", "nodes", "cut", "sentence"),
+    ("ranks", "nodes", "sentence"),
     [
         (
-            RuntimeSettings(training_workers=4),
-            WORKSTATION,
-            TWO,
-            "4 training workers cannot share the 2 micro-batches of a step of pretraining "
-            "(global_batch_size=32, micro_batch_size=16); set "
-            "pretraining.micro_batch_size=8 or set runtime.training_workers to at most 2",
-        ),
-        (
-            RuntimeSettings(training_workers=40),
-            WORKSTATION,
-            TWO,
-            "at most 2 or raise pretraining.global_batch_size",
-        ),
-        (
-            RuntimeSettings(training_workers=3),
+            runtime(3),
             LAPTOP,
-            EIGHT,
-            "3 training workers with 1 CPU each do not fit the cluster, which has room for 2 on 1 "
-            "node "
-            "(2 CPUs with 0 GPUs); lower runtime.training_workers or add nodes",
+            "3 training workers with 1 CPU each do not fit the cluster, which has room for 2 on "
+            "2 CPU and 0 GPU; lower runtime.training_workers or",
         ),
         # fewer GPUs than asked for: never quietly on CPUs
-        (
-            RuntimeSettings(training_workers=4),
-            [{"CPU": 16.0, "GPU": 2.0}],
-            EIGHT,
-            "with 1 CPU and a GPU each do not fit the cluster, which has room for 2 on 1 node "
-            "(16 CPUs with 2 GPUs); lower runtime.training_workers or add nodes or set "
-            "runtime.device=cpu to train on CPUs",
-        ),
-        (
-            RuntimeSettings(training_workers="auto", device="gpu"),
-            WORKSTATION,
-            EIGHT,
-            "runtime.device=cpu",
-        ),
+        (runtime(4), [{"CPU": 16.0, "GPU": 2.0}], "with 1 CPU and 1 GPU each do not fit"),
+        (runtime("auto", device="gpu"), WORKSTATION, "or set runtime.device=cpu to train on CPUs"),
     ],
 )
-def test_what_cannot_be_placed_is_refused(ranks, nodes, cut, sentence):
+def test_what_cannot_be_placed_is_refused(ranks, nodes, sentence):
     with pytest.raises(UserError) as raised:
-        placed(ranks, nodes, cut)
+        schedule(ranks, nodes, EIGHT, one_thread_each=False)
     assert sentence in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_more_workers_than_a_step_has_micro_batches_are_refused():
+    for ranks in (runtime(2), runtime("auto"), runtime((1, 8))):
+        check_ranks(ranks, TWO)
+    with pytest.raises(UserError) as raised:
+        check_ranks(runtime(4), TWO)
+    assert str(raised.value) == (
+        "4 training workers cannot share the 2 micro-batches of a step of pretraining "
+        "(global_batch_size=32, micro_batch_size=16); set runtime.training_workers to at most 2, "
+        "lower pretraining.micro_batch_size or raise pretraining.global_batch_size"
+    )
 
 
 @pytest.mark.parametrize("num_workers", range(1, 10))
 @pytest.mark.parametrize("nodes", [LAPTOP, WORKSTATION, MIXED, THREE_NODES])
 @pytest.mark.parametrize("device", ["auto", "cpu"])
-def test_what_is_placed_fits_and_no_rank_idles(num_workers, nodes, device):
+def test_what_is_placed_fits(num_workers, nodes, device):
     """Bin packing, checked by brute force: every worker finds a node that still has room."""
     try:
-        found = placed(RuntimeSettings(training_workers=num_workers, device=device), nodes)
+        placed = schedule(runtime(num_workers, device=device), nodes, EIGHT, one_thread_each=False)
     except UserError:
         return
     free = [dict(node) for node in nodes]
@@ -128,8 +110,125 @@ def test_what_is_placed_fits_and_no_rank_idles(num_workers, nodes, device):
         node = next(
             node
             for node in free
-            if node["CPU"] >= found.cpus and node.get("GPU", 0) >= found.use_gpu
+            if node["CPU"] >= placed.cpus and node.get("GPU", 0) >= placed.use_gpu
         )
-        node["CPU"] -= found.cpus
-        node["GPU"] = node.get("GPU", 0) - found.use_gpu
-    assert num_workers <= EIGHT.num_micro_batches
+        node["CPU"] -= placed.cpus
+        node["GPU"] = node.get("GPU", 0) - placed.use_gpu
+
+
+@pytest.fixture
+def no_cluster(monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+
+@pytest.fixture
+def cluster(local_ray, monkeypatch) -> None:
+    monkeypatch.setattr(placement, "_ANSWER_SECONDS", 240.0)  # it imports torch, when it can
+    monkeypatch.setenv("RAY_ADDRESS", "the one that this process is connected to")
+
+
+def resolved(precision: Any, folder: Any, **values: Any) -> Arithmetic:
+    context = StageContext(store=ArtifactStore(folder), runtime=runtime(1, **values))
+    return resolve(precision, context)[0]
+
+
+def test_auto_names_the_same_artifact_as_what_this_machine_computes_in(no_cluster, tmp_path):
+    auto = resolved("auto", tmp_path, device="cpu")
+    precision = "bf16" if compute_dtype("auto", "cpu") == torch.bfloat16 else "float32"
+    assert auto == Arithmetic(device="cpu", precision=precision, torch=torch.__version__)
+    assert resolved("float32", tmp_path, device="cpu").precision == "float32"
+    named = auto.named_in({"precision": "auto", "seed": 1})
+    assert named == auto.named_in({"precision": precision, "seed": 1})
+    other = Arithmetic(device="cuda", precision=precision, torch=auto.torch)
+    assert other.named_in({"precision": "auto", "seed": 1}) != named
+
+
+def test_a_cluster_is_asked_through_one_of_its_nodes(cluster, monkeypatch, tmp_path):
+    # What the driver itself would say must not matter; the task imports the module anew.
+    monkeypatch.setattr(placement.torch, "__version__", "0.0.driver")
+    answer = resolved("bf16", tmp_path)
+    assert (answer.device, answer.precision) == ("cpu", "bf16")
+    assert answer.torch != "0.0.driver"
+
+
+@pytest.fixture
+def busy_cluster(cluster) -> Iterator[None]:
+    """A cluster whose every CPU is somebody else's."""
+
+    class Neighbour:
+        def is_here(self) -> bool:
+            return True
+
+    neighbours = [ray.remote(num_cpus=1)(Neighbour).remote() for _ in range(local_cpus())]
+    assert all(ray.get([neighbour.is_here.remote() for neighbour in neighbours]))
+    yield
+    for neighbour in neighbours:
+        ray.kill(neighbour)
+
+
+def test_a_cluster_without_a_free_cpu_answers_all_the_same(busy_cluster, tmp_path):
+    answers: list[Arithmetic] = []
+    asking = threading.Thread(
+        target=lambda: answers.append(resolved("float32", tmp_path)), daemon=True
+    )
+    asking.start()
+    asking.join(240)
+    assert [each.precision for each in answers] == ["float32"]
+
+
+@pytest.mark.parametrize(("torch_sees", "ray_counts"), [(False, 1.0), (True, 0.0)])
+def test_what_names_the_artifact_is_what_trains_where_ray_and_torch_disagree(
+    no_cluster, monkeypatch, tmp_path, torch_sees: bool, ray_counts: float
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: torch_sees)
+    settled, bound = resolve("float32", StageContext(store=ArtifactStore(tmp_path)))
+    assert settled.device == ("cuda" if torch_sees else "cpu")
+    nodes = [{"CPU": 2.0, "GPU": ray_counts}]
+    if torch_sees:
+        with pytest.raises(UserError, match="with 1 CPU and 1 GPU"):
+            schedule(bound.runtime, nodes, TWO, one_thread_each=False)
+    else:
+        assert not schedule(bound.runtime, nodes, TWO, one_thread_each=False).use_gpu
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_gpu_that_is_asked_for_and_not_there_is_refused(no_cluster, tmp_path):
+    with pytest.raises(
+        UserError, match=r"^runtime.device=gpu needs a GPU, and this machine has none"
+    ):
+        resolved("auto", tmp_path, device="gpu")
+
+
+def test_a_wait_ends_with_its_time_and_is_told_once(cluster):
+    told: list[Progress] = []
+    started = time.monotonic()
+    wait_for_room(runtime(1000, wait_for_nodes_seconds=2), told.append, "pretraining")
+    assert time.monotonic() - started >= 2
+    (progress,) = told
+    assert progress.note.startswith(
+        "pretraining: waiting up to 2 s for nodes with room for 1000 x 1 CPU, found "
+    )
+    assert states() <= {"REMOVED"}
+
+
+def test_a_stop_ends_the_wait_and_takes_the_request_for_the_least_workers_back(
+    cluster, monkeypatch
+):
+    bundles: list[dict[str, float]] = []
+
+    def stop(seconds: float) -> None:
+        (group,) = (g for g in placement_group_table().values() if g["state"] != "REMOVED")
+        bundles.extend(group["bundles"].values())
+        raise KeyboardInterrupt
+
+    # In its own module alone: other threads of the process sleep, too.
+    monkeypatch.setattr(placement, "time", SimpleNamespace(sleep=stop, monotonic=time.monotonic))
+    ranks = runtime((500, 1000), cpus_per_worker=3, device="gpu", wait_for_nodes_seconds=60)
+    with pytest.raises(KeyboardInterrupt):
+        wait_for_room(ranks, lambda progress: None, "pretraining")
+    assert bundles == [{"CPU": 3.0, "GPU": 1.0}] * 500
+    assert states() <= {"REMOVED"}
+
+
+def states() -> set[str]:
+    return {group["state"] for group in placement_group_table().values()}

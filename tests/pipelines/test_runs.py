@@ -1,7 +1,10 @@
 """A training run's run in the tracker: one for each attempt, kept through interruptions."""
 
 import json
+import math
 import shutil
+import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -10,9 +13,15 @@ from pipelines.stage import StageContext
 from pipelines.store import Artifact, ArtifactStore, Built, Draft
 from pipelines.tracking.tracker import Tracker
 from pipelines.train import metrics
-from pipelines.train.metrics import MetricLog
-from pipelines.train.runs import finish_run, open_run
-from pipelines.train.saving import HISTORY_FILE
+from pipelines.train.metrics import (
+    HISTORY_FILE,
+    Best,
+    MetricLog,
+    best_step,
+    finish_run,
+    heldout_losses,
+    open_run,
+)
 from tests.pipelines.trackers import FickleTracker
 
 
@@ -95,18 +104,37 @@ def test_a_run_that_somebody_deleted_is_not_gone_on_with(tmp_path: Path) -> None
     assert training.steps(training.run_ids[1]) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("left", ["", '{"uri": "sqlite'])
-def test_a_record_that_a_power_cut_spoiled_costs_a_new_run_and_nothing_else(
-    tmp_path: Path, left: str
-) -> None:
+def test_a_resumed_training_logs_each_point_once(tmp_path: Path) -> None:
     training = Training(tmp_path)
-    with pytest.raises(InterruptedTrainingError):
-        training.build(num_points=1)
-    (record,) = tmp_path.rglob("tracking.json")
-    record.write_text(left)
-    training.build()
-    assert training.run_ids[1] != training.run_ids[0]
-    assert training.steps(training.run_ids[1]) == [0, 1, 2]
+    run_id = training.tracker.create_run("training", "resumed", {}, {})
+    for steps in ((10, 20, 30), (20, 30, 40)):
+        log = MetricLog(training.tracker.uri, run_id)
+        for step in steps:
+            log.add(step, {"train/loss": 1 / step})
+        log.close()
+    assert training.steps(run_id) == [10, 20, 30, 40]
+
+
+def test_a_tracker_that_never_answers_is_not_waited_for(monkeypatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1000")
+    monkeypatch.setattr(metrics, "_FLUSH_SECONDS", 0.05)
+    monkeypatch.setattr(metrics, "_LAST_WORDS_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, says nothing
+        log = MetricLog(f"http://127.0.0.1:{silent.getsockname()[1]}", "run")
+        started = time.monotonic()
+        for step in range(10_000):
+            log.add(step, {"train/loss": 1.0})
+        log.close()
+        assert time.monotonic() - started < 500  # half of what one answer would be waited for
+
+
+def test_the_first_of_the_least_heldout_losses_is_the_best_and_patience_counts_from_it() -> None:
+    losses = {2: math.nan, 4: 0.5, 6: 0.4, 8: 0.4, 10: 0.6}
+    history = [{"step": 1, "train/loss": 0.1}]
+    history += [{"step": step, "eval/a_loss": loss} for step, loss in losses.items()]
+    assert best_step(history) == 6
+    assert heldout_losses(history)[2] == math.inf
+    assert [Best(patience).is_over(history) for patience in (1, 2, 3)] == [True, True, False]
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.vocabulary.encoding import SentenceEncoder
 from pipelines.stages.vocabulary.settings import VocabularySettings
 from pipelines.stages.vocabulary.stage import build_vocabulary, load_tokenizer
-from pipelines.train.imported_models import existing_encoder
+from pipelines.train.imported import existing_encoder
 
 USER = AddedToken(content="<user>", special=True, normalized=False)
 PHRASE = AddedToken(content="of the")

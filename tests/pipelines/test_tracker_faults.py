@@ -17,8 +17,7 @@ from pipelines.stage import StageContext
 from pipelines.store import ArtifactStore, Built, Draft
 from pipelines.tracking import tracker as tracker_module
 from pipelines.tracking.tracker import Tracker, is_transient
-from pipelines.train.runs import finish_run, open_run
-from pipelines.train.saving import HISTORY_FILE
+from pipelines.train.metrics import HISTORY_FILE, finish_run, open_run
 
 
 @pytest.fixture(scope="module")

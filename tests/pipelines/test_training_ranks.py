@@ -17,7 +17,7 @@ from pipelines.stages.examples.batches import ExampleReader
 from pipelines.stages.pretraining.figures import HeldoutExamples, pretraining_figures
 from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.store import Artifact
-from pipelines.train.saving import AVERAGED_FOLDER, MODEL_FOLDER
+from pipelines.train.checkpoint import AVERAGED_FOLDER, MODEL_FOLDER
 from pipelines.train.settings import TrainingSettings
 from tests.pipelines.small_trainings import SmallJob, SmallTraining, train_small
 

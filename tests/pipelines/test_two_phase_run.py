@@ -16,7 +16,7 @@ from pipelines.stages.examples.stage import build_examples
 from pipelines.stages.pretraining.settings import PretrainingSettings, phases_of
 from pipelines.stages.pretraining.stage import Pretraining, PretrainingJob
 from pipelines.store.artifact import sha256_of_file
-from pipelines.train.saving import MODEL_FOLDER
+from pipelines.train.checkpoint import MODEL_FOLDER
 from tests.pipelines.small_trainings import train_small
 
 pytestmark = pytest.mark.slow

@@ -79,7 +79,7 @@ def import_folder(
 
 def _what_it_is(artifact: "Artifact") -> list[str]:
     """What was imported, a line each."""
-    from pipelines.train.imported_models import CAUSAL
+    from pipelines.train.imported import CAUSAL
 
     statistics = artifact.statistics
     found = "already in the store" if artifact.reused else "imported into the store"

@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from pipelines.settings import Settings
-from pipelines.train.placement import BatchSplit
-from pipelines.train.settings import PeakRate, TrainingSettings, in_one_sentence
+from pipelines.train.settings import BatchSplit, PeakRate, TrainingSettings, in_one_sentence
 
 Rate = Annotated[float, Field(gt=0, le=1)]
 NumEpochs = Annotated[

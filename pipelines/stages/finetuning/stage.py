@@ -26,9 +26,9 @@ from pipelines.stages.finetuning.training import (
 )
 from pipelines.store import Artifact, Built, Draft
 from pipelines.tracking.tracker import is_transient
-from pipelines.train.arithmetic import resolve
-from pipelines.train.imported_models import IMPORTED, config_of
-from pipelines.train.runs import finish_run, numbers, open_run, training_input
+from pipelines.train.imported import IMPORTED, config_of
+from pipelines.train.metrics import finish_run, numbers, open_run
+from pipelines.train.placement import resolve
 from pipelines.train.settings import resolved_rate
 
 # Few labels want many passes, many labels few (docs/decisions/0041).
@@ -155,7 +155,6 @@ def _try(
     context: StageContext,
     draft: Draft,
 ) -> Built:
-    data = training_input(dataset, dataset.statistics["items"]["train"])
     score: str = dataset.statistics["score"]
     alone = replace(context, observe=ignore)  # who watches here does not travel
     train = partial(_trained, settings, dataset, encoder, initialization, alone)
@@ -164,7 +163,7 @@ def _try(
     first, *others = range(settings.seed, settings.seed + settings.num_seeds)
     trials = [Trial(change, first) for change in changes]
     chosen = changes[0]
-    with open_run(run, settings.model_dump(mode="json"), draft, context, [data]):
+    with open_run(run, settings.model_dump(mode="json"), draft, context):
         if len(changes) > 1:
             models = _at_once(train, trials, stage, score, context)
             place = _best(models, score)

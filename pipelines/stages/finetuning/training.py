@@ -24,15 +24,13 @@ from pipelines.stages.finetuning.settings import FinetuningSettings, split_of
 from pipelines.store import Artifact, Built, Draft
 from pipelines.tasks import Answers, Reading, TaskExamples, TaskFamily
 from pipelines.tasks.encoding import Sequences, batches, shuffled
-from pipelines.train.arithmetic import resolve, trains_best_on_single_threads
-from pipelines.train.checkpoints import CheckpointFolder
-from pipelines.train.imported_models import config_of
-from pipelines.train.job import Training, TrainingJob
+from pipelines.train.checkpoint import MODEL_FILES, CheckpointFolder, publish_model
+from pipelines.train.imported import config_of
 from pipelines.train.launch import launched
-from pipelines.train.metrics import best_step
+from pipelines.train.metrics import best_step, finish_run, open_run, training_statistics
+from pipelines.train.placement import SINGLE_THREADED_SIZES, resolve
 from pipelines.train.ranks import means_over_ranks, rank_and_world_size
-from pipelines.train.runs import finish_run, open_run, training_input, training_statistics
-from pipelines.train.saving import MODEL_FILES, publish_model
+from pipelines.train.worker import Training, TrainingJob
 
 STAGE = FINETUNING.name
 
@@ -60,17 +58,16 @@ def train_task_model(
         settings=settings,
         precision=arithmetic.precision,
         cut=split_of(settings),
-        one_thread_each=trains_best_on_single_threads(size_of(config_of(encoder))),
+        one_thread_each=size_of(config_of(encoder)) in SINGLE_THREADED_SIZES,
         dataset=dataset,
         encoder=encoder,
         initialization=initialization,
     )
 
     def build(draft: Draft) -> Built:
-        data = training_input(dataset, dataset.statistics["items"]["train"])
         run = f"{STAGE}-{initialization}"
         with (
-            open_run(run, settings.model_dump(mode="json"), draft, context, [data]) as run_id,
+            open_run(run, settings.model_dump(mode="json"), draft, context) as run_id,
             launched(job, CheckpointFolder.of(draft), context, run_id) as (checkpoint, result),
         ):
             tokenizer = WordPieceTokenizer.from_directory(encoder.local_folder())

@@ -28,7 +28,7 @@ from pipelines.stages.pretraining.figures import TokenModel, counted_tokens
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.store import Artifact
-from pipelines.train.imported_models import config_of
+from pipelines.train.imported import config_of
 from pipelines.train.ranks import sum_over_ranks
 from pipelines.train.settings import resolved_rate
 

@@ -10,8 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from bert_core.masking import MaskingConfig
 from pipelines.stages.examples.settings import ExampleSet, ExampleSettings
-from pipelines.train.placement import BatchSplit
-from pipelines.train.settings import ENDLESS, PeakRate, TrainingSettings
+from pipelines.train.settings import ENDLESS, BatchSplit, PeakRate, TrainingSettings
 
 _NUM_STEPS = 1000
 _OF_PHASES = ("short_global_batch_size", "short_micro_batch_size")

@@ -26,15 +26,14 @@ from pipelines.stages.pretraining.figures import HeldoutExamples
 from pipelines.stages.pretraining.settings import PretrainingSettings, phases_of, split_of
 from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.store import Artifact, Built, Draft
-from pipelines.train.arithmetic import resolve, trains_best_on_single_threads
-from pipelines.train.checkpoints import CheckpointFolder
-from pipelines.train.imported_models import existing_encoder
-from pipelines.train.job import Timing, Training, TrainingJob
+from pipelines.train.checkpoint import MODEL_FILES, CheckpointFolder, publish_model
+from pipelines.train.imported import existing_encoder
 from pipelines.train.launch import launched
+from pipelines.train.metrics import finish_run, open_run, training_statistics
+from pipelines.train.placement import SINGLE_THREADED_SIZES, resolve
 from pipelines.train.ranks import rank_and_world_size
-from pipelines.train.runs import finish_run, open_run, training_input, training_statistics
-from pipelines.train.saving import MODEL_FILES, publish_model
 from pipelines.train.settings import ENDLESS
+from pipelines.train.worker import Timing, Training, TrainingJob
 
 _LEAST_STEPS: Final = 10  # beyond those that a budget was timed by
 
@@ -61,16 +60,15 @@ def build_encoder(
         settings=settings,
         precision=arithmetic.precision,
         cut=split_of(settings),
-        one_thread_each=trains_best_on_single_threads(settings.size),
+        one_thread_each=settings.size in SINGLE_THREADED_SIZES,
         examples=examples,
         vocabulary=vocabulary,
         encoder=encoder,
     )
 
     def build(draft: Draft) -> Built:
-        data = training_input(examples, examples.statistics["train"]["examples"])
         with (
-            open_run(PRETRAINING.name, plain, draft, context, [data]) as run_id,
+            open_run(PRETRAINING.name, plain, draft, context) as run_id,
             launched(job, CheckpointFolder.of(draft), context, run_id) as (checkpoint, result),
         ):
             publish_model(draft, checkpoint, load_tokenizer(vocabulary), result)

@@ -43,7 +43,7 @@ from pipelines.stages.vocabulary.encoding import SentenceEncoder
 from pipelines.stages.vocabulary.settings import VocabularySettings
 from pipelines.store import Artifact, Built, Draft, Workspace
 from pipelines.store.artifact import is_fingerprint
-from pipelines.train.imported_models import existing_encoder
+from pipelines.train.imported import existing_encoder
 from pipelines.versions import versions_of
 
 _MAX_TOTAL: Final = 40_000_000  # words shown to the trainer; larger counts are scaled down

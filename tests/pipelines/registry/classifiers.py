@@ -25,7 +25,7 @@ from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.store import Artifact, Built, Draft
 from pipelines.tasks import Reading
 from pipelines.tasks.encoding import shuffled
-from pipelines.train.runs import numbers
+from pipelines.train.metrics import numbers
 from pipelines.versions import computing_machine
 from tests.pipelines.registry.conftest import Models
 

@@ -12,7 +12,7 @@ from pipelines.errors import UserError
 from pipelines.registry.find import COMPARISON_TAG, VERIFIED_TAG
 from pipelines.registry.promote import PREVIOUS, Promotion, decide_promotion, move_alias
 from pipelines.registry.register import lineage_lines
-from pipelines.train.imported_models import import_folder
+from pipelines.train.imported import import_folder
 from tests.pipelines.registry.classifiers import choose, go_back
 from tests.pipelines.registry.conftest import Models
 

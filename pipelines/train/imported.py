@@ -23,8 +23,7 @@ from pipelines.store.artifact import fingerprint_of, is_fingerprint, sha256_of_f
 from pipelines.versions import computing_machine
 
 IMPORTED: Final = "imported_model"
-PROBE_FILE: Final = "probe.json"  # texts whose answers verification compares
-PROBE: Final = "probe/response"
+PROBE: Final = "probe/response"  # of texts whose answers verification compares
 # Kinds of artifacts that hold a model and its tokenizer; `imported_encoder` was the first's name.
 _KINDS: Final = (IMPORTED, "encoder", "finetuned", "imported_encoder")
 CAUSAL: Final = (
@@ -45,20 +44,15 @@ def existing_encoder(reference: str, context: StageContext) -> Artifact:
     A folder is copied into the store, named by its bytes. Raises UserError if there is no such
     encoder, or it cannot be read.
     """
-    found = find_model_artifact(reference, context.store)
-    if found is not None:
-        return found
-    if is_fingerprint(reference):
-        raise UserError(
-            f"the store {context.store.url} has no encoder with the fingerprint {reference}; see "
-            "`bertsmith store`"
-        )
+    artifact = find_model_artifact(reference, context.store)
+    if artifact is not None:
+        return artifact
     if reference.strip() and Path(reference).is_dir():
         refuse_own_code(Path(reference))
         return import_folder(Path(reference), context, source=reference)
     raise UserError(
         f"there is no encoder {reference!r}: name a folder with a model, models:/<name>@<alias> or "
-        f"a fingerprint in the store; {FROM_THE_HUB}"
+        f"a fingerprint in the store {context.store.url} (see `bertsmith store`); {FROM_THE_HUB}"
     )
 
 
@@ -81,11 +75,8 @@ def find_model_artifact(fingerprint: str, store: ArtifactStore) -> Artifact | No
     """The artifact with a model that has this fingerprint; None where the store has none."""
     if not is_fingerprint(fingerprint):
         return None
-    for kind in _KINDS:
-        found = store.find(kind, fingerprint)
-        if found is not None:
-            return found
-    return None
+    artifacts = (store.find(kind, fingerprint) for kind in _KINDS)
+    return next((artifact for artifact in artifacts if artifact is not None), None)
 
 
 def is_ours(folder: Path) -> bool:
@@ -93,9 +84,14 @@ def is_ours(folder: Path) -> bool:
 
     Raises UserError where its config.json cannot be read.
     """
-    with readable(folder):
-        config = read_json(model_folder(folder) / "config.json")
+    config = _config_in(folder)
     return "head" in config and "format" in config
+
+
+def _config_in(folder: Path) -> dict[str, Any]:
+    with readable(folder):
+        config: dict[str, Any] = read_json(model_folder(folder) / "config.json")
+    return config
 
 
 def import_folder(
@@ -112,74 +108,87 @@ def import_folder(
     the `head` to keep if one is named, and `lowercase` if the folder does not say. Raises
     UserError, and stores nothing, if they are incomplete.
     """
-    said = {"head": head, "lowercase": lowercase}
-    settings = {name: value for name, value in said.items() if value is not None}
-    names = files_of_model(folder)
+    options = {"head": head, "lowercase": lowercase}
+    settings = {name: value for name, value in options.items() if value is not None}
     with readable(folder):
-        files = {name: sha256_of_file(folder / name) for name in names}
+        files = {name: sha256_of_file(folder / name) for name in _files_of_model(folder)}
     lines = "".join(f"{name} {digest}\n" for name, digest in files.items())
     inputs = {"files": hashlib.sha256(lines.encode()).hexdigest()}
-    found = context.store.find(
-        IMPORTED, fingerprint_of(IMPORTED, READING_VERSION, settings, inputs)
-    )
-    if found is not None:
-        _say_causal(found, source, context)
-        return found
-    model, tokenizer = _read(folder, head, lowercase)
-    is_own = is_ours(folder)
-    config = {} if is_own else read_json(model_folder(folder) / "config.json")
-    left_behind = _other_architecture(config)
-
-    def build(draft: Draft) -> Built:
-        with tempfile.TemporaryDirectory(prefix="bertsmith-import-") as scratch:
-            saved = Path(scratch) / "model"
-            save_model(saved, model)
-            tokenizer.save(saved, max_tokens=model.config.max_position_embeddings)
-            (saved / PROBE_FILE).write_text(json.dumps({"texts": PROBES}, ensure_ascii=False))
-            names = sorted(file.name for file in saved.iterdir())
-            for name in names:
-                draft.write(name, (saved / name).read_bytes())
+    fingerprint = fingerprint_of(IMPORTED, READING_VERSION, settings, inputs)
+    artifact = context.store.find(IMPORTED, fingerprint)
+    if artifact is None:
+        is_own = is_ours(folder)
+        unread_head = "" if is_own else _unread_head(_config_in(folder))
+        model, tokenizer = _read(folder, head, lowercase, is_own=is_own, unread_head=unread_head)
         details = {
             "source": redacted(source),
             "source_files": files,
-            "left_behind": left_behind,
+            "left_behind": unread_head,
             "is_ours": is_own,
         }
-        return Built(names, {**_statistics(model, tokenizer), **details})
 
-    taken = context.store.get_or_build(
-        IMPORTED, version=READING_VERSION, settings=settings, inputs=inputs, build=build
-    )
-    _say_causal(taken, source, context)
-    return taken
+        def build(draft: Draft) -> Built:
+            with tempfile.TemporaryDirectory(prefix="bertsmith-import-") as scratch:
+                saved = Path(scratch) / "model"
+                save_model(saved, model)
+                tokenizer.save(saved, max_tokens=model.config.max_position_embeddings)
+                probes = json.dumps({"texts": PROBES}, ensure_ascii=False)
+                (saved / "probe.json").write_text(probes)
+                names = sorted(file.name for file in saved.iterdir())
+                for name in names:
+                    draft.write(name, (saved / name).read_bytes())
+            return Built(names, {**_statistics(model, tokenizer), **details})
 
-
-def _say_causal(taken: Artifact, source: str, context: StageContext) -> None:
-    """Note that a model is causal, which is rarely wanted of a BERT."""
-    if taken.statistics["causal"]:
+        artifact = context.store.get_or_build(
+            IMPORTED, version=READING_VERSION, settings=settings, inputs=inputs, build=build
+        )
+    if artifact.statistics["causal"]:  # rarely wanted of a BERT
         send_note(context.observe, IMPORTED, f"{redacted(source)} is {CAUSAL}")
+    return artifact
 
 
-def files_of_model(folder: Path) -> list[str]:
-    """Names, below `folder`, of the files that reading the model in it looks at.
+def _files_of_model(folder: Path) -> list[str]:
+    """Names, below `folder`, of the files that reading the model in it looks at."""
+    model = model_folder(folder)
+    paths = {
+        path
+        for path in model.iterdir()
+        if path.name in ("config.json", CODE_FILE)
+        or path.name in TOKENIZER_FILES
+        or path.name.startswith("sentence_bert_config")
+        or path.suffix in (".safetensors", ".bin")
+        or path.name.endswith(".index.json")
+    }
+    paths |= {path for path in folder.glob("*_*/config.json") if model.name not in path.parts}
+    names = ("modules.json", "config_sentence_transformers.json")
+    paths |= {folder / name for name in names if (folder / name).is_file()}
+    return sorted(path.relative_to(folder).as_posix() for path in paths)
 
-    Raises UserError where the folder cannot be read, or lists modules that are not.
+
+def _unread_head(config: dict[str, Any]) -> str:
+    """The architecture that a published config names, if its head is none of ours.
+
+    Then only the encoder is read.
     """
+    listed = config.get("architectures")
+    name = listed[0] if isinstance(listed, list) and listed else ""
+    return name if isinstance(name, str) and name and name not in _READ_WHOLE else ""
+
+
+def _read(
+    folder: Path, head: str | None, lowercase: bool | None, *, is_own: bool, unread_head: str
+) -> tuple[Model, WordPieceTokenizer]:
     with readable(folder):
-        model = model_folder(folder)
-        found = {
-            path
-            for path in model.iterdir()
-            if path.name in ("config.json", CODE_FILE)
-            or path.name in TOKENIZER_FILES
-            or path.name.startswith("sentence_bert_config")
-            or path.suffix in (".safetensors", ".bin")
-            or path.name.endswith(".index.json")
-        }
-        found |= {path for path in folder.glob("*_*/config.json") if model.name not in path.parts}
-        names = ("modules.json", "config_sentence_transformers.json")
-        found |= {folder / name for name in names if (folder / name).is_file()}
-    return sorted(path.relative_to(folder).as_posix() for path in found)
+        if is_own and head is not None:
+            raise ValueError("it is a Bertsmith model, whose heads are kept; leave out --head")
+        model = (
+            load_model(model_folder(folder))
+            if is_own
+            else import_model(folder, head or ("encoder" if unread_head else None))
+        )
+        tokenizer = WordPieceTokenizer.from_directory(model_folder(folder), lowercase=lowercase)
+        tokenizer.check_embedding_rows(model.config.vocab_size)
+    return model, tokenizer
 
 
 def _statistics(model: Model, tokenizer: WordPieceTokenizer) -> dict[str, Any]:
@@ -197,30 +206,3 @@ def _statistics(model: Model, tokenizer: WordPieceTokenizer) -> dict[str, Any]:
         "probe/numbers": num_numbers,
         "computed_on": computing_machine(),
     }
-
-
-def _read(
-    folder: Path, head: str | None, lowercase: bool | None
-) -> tuple[Model, WordPieceTokenizer]:
-    with readable(folder):
-        where = model_folder(folder)
-        if is_ours(folder):
-            if head is not None:
-                raise ValueError("it is a Bertsmith model, whose heads are kept; leave out --head")
-            model = load_model(where)
-        else:
-            other = _other_architecture(read_json(where / "config.json"))
-            model = import_model(folder, head or ("encoder" if other else None))
-        tokenizer = WordPieceTokenizer.from_directory(where, lowercase=lowercase)
-        tokenizer.check_embedding_rows(model.config.vocab_size)
-    return model, tokenizer
-
-
-def _other_architecture(config: dict[str, Any]) -> str:
-    """The architecture that a published config names, if its head is none of ours.
-
-    Then only the encoder is read.
-    """
-    listed = config.get("architectures")
-    name = listed[0] if isinstance(listed, list) and listed else ""
-    return name if isinstance(name, str) and name and name not in _READ_WHOLE else ""
