@@ -166,7 +166,7 @@ def tfidf(num_labels: int, seed: int) -> float:
         return Items([task.item(row) for row in rows], ("neg", "pos"))
 
     heldout = items(reviews()[-NUM_HELDOUT:])
-    (values,) = task.baselines(items(training_part(num_labels, seed)), heldout, None).values()
+    (values,) = task.baselines(items(training_part(num_labels, seed)), heldout).values()
     return task.figures(Answers(list(values), 0), heldout)["eval/accuracy"]
 
 

@@ -109,7 +109,7 @@ def sentiment(
         model = build_task_model(FINETUNING, items, encoder, context)
         points.append(Point(side, minutes, seed_scores(model, "eval/accuracy")))
         print(points[-1], flush=True)
-    return points, build_baselines(model, items, data.store).statistics[TFIDF]
+    return points, build_baselines(items, data.store).statistics[TFIDF]
 
 
 def seconds_until(curve: list[dict[str, float]], loss: float) -> float | None:

@@ -223,7 +223,7 @@ def main() -> None:
             measured(task, items, start, rates, arguments.seeds, context)
             for start in (encoder, random_encoder(encoder, arguments.folder, context))
         ]
-        baselines = build_baselines(models[0], items, store)
+        baselines = build_baselines(items, store)
         lines.append(row(name, task, items, models, baselines))
         print(lines[-1], flush=True)
     disconnect()

@@ -56,5 +56,7 @@ def check_run(recipe: Recipe, until: Until) -> None:
         split = shared_split(recipe.finetuning)
         if split is not None:
             check_ranks(recipe.runtime, split)
-        check_settings(recipe.finetuning, check_dataset(recipe.dataset, labels))
+        family = check_dataset(recipe.dataset, labels)
+        if family is not None:
+            check_settings(recipe.finetuning, family.model)
     check_nodes(recipe.runtime, trains=trains_encoder or trains_task)

@@ -11,7 +11,7 @@ from pipelines.recipes.files import read_recipe
 from pipelines.recipes.recipe import Recipe, Until
 from pipelines.registry.prove import Evaluation, verify
 from pipelines.registry.register import Submission, register
-from pipelines.show import filled_masks, log_evidence, predictions
+from pipelines.show import filled_masks, log_evidence
 from pipelines.store import Artifact
 from pipelines.train.imported import existing_encoder
 
@@ -106,9 +106,4 @@ def _show(run: Run) -> None:
         report.filled_masks = run.stage(
             "fill-mask examples", filled_masks,
             run.tracker, report.models[0].reference, made["corpus"], made["vocabulary"],
-        )  # fmt: skip
-    if "finetuning" in made and made["dataset"].statistics["family"] == "classification":
-        report.predictions = run.stage(
-            "example predictions", predictions,
-            run.tracker, report.models[-1].reference, made["dataset"],
         )  # fmt: skip

@@ -13,7 +13,7 @@ from pipelines.registry.compare import Comparison
 from pipelines.registry.promote import Promotion
 from pipelines.registry.prove import Verification
 from pipelines.registry.register import RegisteredModel
-from pipelines.show import FilledMask, Prediction
+from pipelines.show import FilledMask
 from pipelines.stages import FINETUNING, STAGES
 from pipelines.stages.evaluation import beside
 from pipelines.store import Artifact
@@ -60,7 +60,6 @@ class RunReport:
     comparisons: list[Comparison] = field(default_factory=list)  # of what this run compared
     promotions: list[Promotion] = field(default_factory=list)  # made by this run
     filled_masks: list[FilledMask] = field(default_factory=list)
-    predictions: list[tuple[str, Prediction]] = field(default_factory=list)  # (expected, answer)
     seconds: float = 0.0
 
     def artifact(self, stage: str) -> Artifact | None:
@@ -131,7 +130,7 @@ def _of_task(finetuned: Artifact, compared: Artifact, from_random: Artifact | No
         for name in statistics
         if name.startswith("eval/")
         and name != score
-        and not name.endswith(("error", "threshold"))  # which are no shares
+        and not name.endswith("error")  # which are no shares
     ]
     figures = []
     for name in (score, *others):
@@ -157,7 +156,6 @@ def markdown(report: RunReport, mlflow_page: str = "") -> str:
         "Stages": _stages(report),
         "Held-out results": _table(("figure", "reached", "baselines"), figures),
         "Masked words in unseen sentences": _filled_masks(report),
-        "Labels of unseen texts": _predictions(report),
         "Models": _models(report),
         "Notes": [f"- {note}" for note in report.notes],
     }
@@ -226,14 +224,6 @@ def _filled_masks(report: RunReport) -> list[str]:
         f"- {_literal(filled.text)}\n  - was {_literal(filled.hidden)}, predicted: "
         + ", ".join(f"{_literal(c.token)} {c.probability:.0%}" for c in filled.candidates)
         for filled in report.filled_masks
-    ]
-
-
-def _predictions(report: RunReport) -> list[str]:
-    return [
-        f"- {_literal(answer.text)}\n  - label {_literal(expected)}, predicted: "
-        f"{_literal(answer.label or '')} {answer.probability:.0%}"
-        for expected, answer in report.predictions
     ]
 
 

@@ -205,7 +205,7 @@ class Recipe(Settings):
                 "or raise examples.max_tokens"
             )
         size = self.pretraining.size
-        frozen = max((self.finetuning.freeze_layers, *self.finetuning.search.freeze_layers))
+        frozen = self.finetuning.freeze_layers
         if size is not None and frozen > SIZES[size][0]:
             raise ValueError(
                 f"finetuning.freeze_layers must be at most the {SIZES[size][0]} layers of an "

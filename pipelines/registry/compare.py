@@ -152,7 +152,7 @@ def _compared(
     elif is_encoder:
         others[f"the {guess} baseline"] = _constant(_token_frequencies(artifact))
     else:
-        made = answers_in(build_baselines(artifact, data, store))
+        made = answers_in(build_baselines(data, store))
         learned = {name: score(answers) for name, answers in made.items()}
         others = {f"the {guess} baseline": _constant(_guess(data, counted)), **learned}
     differences = {

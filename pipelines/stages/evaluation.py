@@ -15,11 +15,9 @@ from pipelines.stages import EVALUATION
 from pipelines.stages.dataset.stage import family_of, figures_of, read_items
 from pipelines.store import Artifact, ArtifactStore, Built, Draft
 from pipelines.tasks import Answers, Items, Reading
-from pipelines.train.imported import find_model_artifact
 from pipelines.versions import versions_of
 
 REPORT_FILE: Final = "report.json"
-BASELINES: Final = "baselines"
 _BASELINES_VERSION = 2
 _ANSWERS_FILE = "answers.json"
 _PREFIX = "baseline/"
@@ -30,7 +28,7 @@ def build_evaluation(finetuned: Artifact, dataset: Artifact, context: StageConte
 
     Statistics: the family's figures, and beside them those of its baselines.
     """
-    baselines = build_baselines(finetuned, dataset, context.store)
+    baselines = build_baselines(dataset, context.store)
     return context.store.get_or_build(
         EVALUATION.kind,
         version=EVALUATION.version,
@@ -59,20 +57,24 @@ def _evaluate(finetuned: Artifact, dataset: Artifact, baselines: Artifact, draft
     return Built([REPORT_FILE], statistics)
 
 
-def build_baselines(finetuned: Artifact, dataset: Artifact, store: ArtifactStore) -> Artifact:
-    """The answers of the family's baselines; statistics `baseline/<name>/<figure>`.
+def build_baselines(dataset: Artifact, store: ArtifactStore) -> Artifact:
+    """The answers of the family's baselines, learned once for all models of the same items.
 
-    They are learned once for all models of the same items, or where the family reads the encoder,
-    once for those that began with the same one.
+    Statistics: `baseline/<name>/<figure>`.
     """
-    encoder = _encoder_of(finetuned, dataset, store)
-    inputs = {"dataset": dataset} if encoder is None else {"dataset": dataset, "encoder": encoder}
+
+    def build(draft: Draft) -> Built:
+        heldout = read_items(dataset, "heldout")
+        answers = _learned(heldout, dataset)
+        draft.write(_ANSWERS_FILE, json.dumps(answers, ensure_ascii=False).encode())
+        return Built([_ANSWERS_FILE], _figures(answers, heldout, dataset))
+
     return store.get_or_build(
-        BASELINES,
+        "baselines",
         version=_BASELINES_VERSION,
         settings={"libraries": versions_of("scikit-learn")},
-        inputs=inputs,
-        build=partial(_write_baselines, dataset=dataset, encoder=encoder),
+        inputs={"dataset": dataset},
+        build=build,
     )
 
 
@@ -85,43 +87,24 @@ def answers_in(baselines: Artifact) -> dict[str, list[Any]]:
 def figures_on(items: Items, finetuned: Artifact, store: ArtifactStore) -> dict[str, float]:
     """The baselines' figures on other items; none if the store lacks the model's own dataset."""
     dataset = store.find("dataset", finetuned.manifest.inputs.get("dataset", ""))
-    if dataset is None:
-        return {}
-    answers = _learned(items, dataset, _encoder_of(finetuned, dataset, store))
-    return _figures(answers, items, dataset)
+    return {} if dataset is None else _figures(_learned(items, dataset), items, dataset)
 
 
 def beside(statistics: Mapping[str, Any], metric: str) -> dict[str, float]:
     """The baselines to compare a figure with, by name: trivial and learned ones."""
-    found = {}
-    if f"{_PREFIX}{metric}" in statistics:
-        found[statistics.get("guess", "constant guess")] = statistics[f"{_PREFIX}{metric}"]
-    for key, value in statistics.items():
-        name, _, figure = key.removeprefix(_PREFIX).partition("/")
-        if key.startswith(_PREFIX) and figure == metric:
-            found[name] = value
-    return found
+    guess = statistics.get("guess", "constant guess")
+    trivial = statistics.get(f"{_PREFIX}{metric}")
+    learned = {
+        key.removeprefix(_PREFIX).removesuffix(f"/{metric}"): value
+        for key, value in statistics.items()
+        if key.startswith(_PREFIX) and key.endswith(f"/{metric}") and key.count("/") == 2
+    }
+    return learned if trivial is None else {guess: trivial, **learned}
 
 
-def _encoder_of(finetuned: Artifact, dataset: Artifact, store: ArtifactStore) -> Artifact | None:
-    """The encoder that was fine-tuned, if the family's baselines read it and the store has it."""
-    if not family_of(dataset).baselines_read_encoder:
-        return None
-    fingerprint = finetuned.manifest.inputs.get("encoder", "")
-    return find_model_artifact(fingerprint, store)
-
-
-def _write_baselines(draft: Draft, dataset: Artifact, encoder: Artifact | None) -> Built:
-    heldout = read_items(dataset, "heldout")
-    answers = _learned(heldout, dataset, encoder)
-    draft.write(_ANSWERS_FILE, json.dumps(answers, ensure_ascii=False).encode())
-    return Built([_ANSWERS_FILE], _figures(answers, heldout, dataset))
-
-
-def _learned(items: Items, dataset: Artifact, encoder: Artifact | None) -> dict[str, list[Any]]:
-    folder = encoder.local_folder() if encoder is not None else None
-    found = family_of(dataset).baselines(read_items(dataset, "train"), items, folder)
-    return {name: list(values) for name, values in found.items()}
+def _learned(items: Items, dataset: Artifact) -> dict[str, list[Any]]:
+    answers = family_of(dataset).baselines(read_items(dataset, "train"), items)
+    return {name: list(values) for name, values in answers.items()}
 
 
 def _figures(answers: Mapping[str, list[Any]], items: Items, dataset: Artifact) -> dict[str, float]:

@@ -7,7 +7,7 @@ family of it. What several families share is in `encoding`, `scoring` and `tfidf
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 from pipelines.errors import UserError
@@ -93,7 +93,6 @@ class TaskFamily(Protocol):
     curve: Mapping[str, str]  # the model's evaluation sums, and what they are called in a curve
     model: "type[TrainableModel]"  # that answers it
     guess: str  # what `described` compares with, as people call it: "majority class"
-    baselines_read_encoder: bool = False
 
     @property
     def schema(self) -> "pa.Schema":
@@ -117,12 +116,8 @@ class TaskFamily(Protocol):
     def described(self, train: Items, heldout: Items) -> dict[str, Any]:
         """Counts of the two parts, and figures named `baseline/…`, ready for JSON."""
 
-    def baselines(self, train: Items, heldout: Items, encoder: Path | None) -> Baselines:
-        """The answers of simpler models that learned from `train` alone; none by default.
-
-        `encoder` is the folder of the one that fine-tuning began with, for a family whose
-        `baselines_read_encoder`.
-        """
+    def baselines(self, train: Items, heldout: Items) -> Baselines:
+        """The answers of simpler models that learned from `train` alone; none by default."""
         return {}
 
     def build_model(self, config: "EncoderConfig", labels: tuple[str, ...]) -> "TrainableModel":
@@ -150,7 +145,8 @@ class TaskFamily(Protocol):
         return figures_of(self.scores(answers, items), len(items.rows))
 
     def report(self, answers: Answers, items: Items) -> dict[str, Any]:
-        """Details of the answers beyond their scores, ready for JSON."""
+        """Details of the answers beyond their scores, ready for JSON; none by default."""
+        return {}
 
 
 def by_split(
@@ -192,8 +188,8 @@ def family(name: str) -> TaskFamily:
         from pipelines.tasks.rows import read_task
 
         return read_task(name, family_names())
-    found: TaskFamily = import_module(f"{__name__}.{family_module(name)}").FAMILY
-    return found
+    named: TaskFamily = import_module(f"{__name__}.{family_module(name)}").FAMILY
+    return named
 
 
 def families_of(model: "Model") -> list[str]:
@@ -217,15 +213,15 @@ def family_of_model(model: "Model", called: str, task: str | None = None) -> str
     """
     from bert_core.model.rows import RowModel
 
-    found = [model.head_name] if isinstance(model, RowModel) else families_of(model)
+    names = [model.head_name] if isinstance(model, RowModel) else families_of(model)
     task = None if task is None else family_module(task)
-    if task is not None and task not in found:
+    if task is not None and task not in names:
         raise UserError(
             f"{called} has the head {model.head_name}: it is not a model of the task {task}"
         )
-    if task is None and len(found) > 1:
+    if task is None and len(names) > 1:
         raise UserError(
-            f"{called} has the head {model.head_name}, and {' and '.join(found)} have such models; "
+            f"{called} has the head {model.head_name}, and {' and '.join(names)} have such models; "
             "choose with --task"
         )
-    return task or next(iter(found), None)
+    return task or next(iter(names), None)

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,13 +11,22 @@ import torch
 from bert_core.model.catalogue import Model, SequenceClassifier
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.errors import UserError
-from pipelines.tasks import Answers, Baselines, Item, Items, Reading, TaskFamily, by_split, tfidf
+from pipelines.tasks import (
+    Answers,
+    BadItemError,
+    Baselines,
+    Item,
+    Items,
+    Reading,
+    TaskFamily,
+    by_split,
+    tfidf,
+)
 from pipelines.tasks.encoding import (
     Sequences,
     check_classes,
     check_known,
     class_names,
-    label_of,
     mean_probabilities,
     text_fields,
     windows_of,
@@ -36,8 +44,16 @@ class Classification(TaskFamily):
     schema = pa.schema({"text": pa.string(), "second_text": pa.string(), "label": pa.string()})
 
     def item(self, record: Mapping[str, Any]) -> Item:
-        """A text with its label; raises BadItemError where it has none."""
-        return {**text_fields(record), "label": label_of(record)}
+        """A text with its label; raises BadItemError where it has none, or several.
+
+        Empty, null and NaN are no label.
+        """
+        label = record["label"]
+        if not isinstance(label, str):
+            raise BadItemError("have one class as its label", repr(label)[:60])
+        if not label:
+            raise BadItemError("have a label", "none")
+        return {**text_fields(record), "label": label}
 
     def labels(self, train: Sequence[Item], heldout: Sequence[Item]) -> tuple[str, ...]:
         """The labels of the training part; raises UserError where it has fewer than two."""
@@ -71,7 +87,7 @@ class Classification(TaskFamily):
             "baseline/accuracy": counts["heldout"][majority] / len(heldout.rows),
         }
 
-    def baselines(self, train: Items, heldout: Items, encoder: Path | None) -> Baselines:
+    def baselines(self, train: Items, heldout: Items) -> Baselines:
         """Logistic regression on TF-IDF."""
         return tfidf.classes(train, heldout)
 

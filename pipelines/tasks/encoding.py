@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,16 +12,13 @@ from bert_core.batch import Batch, LabelledBatch, RaggedBatch
 from bert_core.inference.texts import BATCH_TOKENS, EncodedTexts, Text, encode_texts
 from bert_core.inference.windows import (
     TextWindows,
-    Window,
-    longest_question,
-    question_windows,
     text_windows,
 )
 from bert_core.model.catalogue import Model, MultiLabelClassifier, SequenceClassifier
 from bert_core.randomness import Permutation
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.errors import UserError
-from pipelines.tasks import BadItemError, Item, Items, Reading, TaskExamples
+from pipelines.tasks import BadItemError, Item, Reading, TaskExamples
 from pipelines.train.ranks import sum_over_ranks
 
 
@@ -42,19 +39,6 @@ def text_fields(record: Mapping[str, Any]) -> Item:
     if second == "":
         raise BadItemError("have both texts of its pair", "an empty second one")
     return {"text": record["text"], "second_text": second}
-
-
-def label_of(record: Mapping[str, Any]) -> str:
-    """The label of a record; raises BadItemError where it has none, or several.
-
-    Empty, null and NaN are no label.
-    """
-    label = record["label"]
-    if not isinstance(label, str):
-        raise BadItemError("have one class as its label", repr(label)[:60])
-    if not label:
-        raise BadItemError("have a label", "none")
-    return label
 
 
 def check_classes(classes: Sequence[str], num_items: int, items: str, advice: str) -> None:
@@ -139,63 +123,6 @@ def share(texts: EncodedTexts, reading: Reading) -> Iterator[tuple[np.ndarray, R
             yield members, tokens
 
 
-class ReadQuestions(NamedTuple):
-    """The windows of all questions, in the order of the questions."""
-
-    encoded: EncodedTexts
-    windows: list[Window]
-    questions: list[int]  # of each window, ascending
-    offsets: list[list[tuple[int, int]]]  # of each question: the characters of its context's tokens
-
-
-def read_questions(items: Items, tokenizer: WordPieceTokenizer, reading: Reading) -> ReadQuestions:
-    """[CLS] question [SEP] window [SEP] for every window of every question's context.
-
-    A question of more than 64 tokens loses its end, as published, and is counted.
-    """
-    longest = longest_question(reading.max_tokens)
-    contexts: dict[str, tuple[list[int], list[tuple[int, int]]]] = {}
-    asked = tokenizer.encode_batch([item["question"] for item in items.rows])
-    sequences, starts, windows, questions, offsets = [], [], [], [], []
-    for number, (item, question) in enumerate(zip(items.rows, asked, strict=True)):
-        if item["context"] not in contexts:
-            contexts[item["context"]] = tokenizer.encode_with_offsets(item["context"])
-        ids, spans = contexts[item["context"]]
-        encoded, found = question_windows(
-            tokenizer, question[:longest], ids, reading.max_tokens, reading.stride
-        )
-        sequences += encoded.sequences
-        starts += encoded.segment_b_start
-        windows += found
-        questions += [number] * len(found)
-        offsets.append(spans)
-    num_cut = sum(len(question) > longest for question in asked)
-    encoded = EncodedTexts(sequences=sequences, segment_b_start=starts, num_truncated=num_cut)
-    return ReadQuestions(encoded, windows, questions, offsets)
-
-
-def span_in(item: Item, offsets: list[tuple[int, int]], window: Window) -> tuple[int, int] | None:
-    """First and last token of the answer in the window's sequence; (0, 0) where it has none of it.
-
-    None where the window holds a part of the answer. The first reference is the one to learn.
-    """
-    if not item["answers"]:
-        return 0, 0
-    begin = item["starts"][0]
-    end = begin + len(item["answers"][0])
-    of_answer = [
-        token for token, (first, last) in enumerate(offsets) if first < end and last > begin
-    ]
-    if not of_answer:
-        return None  # the tokenizer leaves nothing of it
-    first, last = of_answer[0] - window.first_token, of_answer[-1] - window.first_token
-    if last < 0 or first >= window.num_tokens:
-        return 0, 0
-    if first < 0 or last >= window.num_tokens:
-        return None
-    return window.num_before + first, window.num_before + last
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sequences:
     """N examples, each of `per_example` sequences and one label.
@@ -230,52 +157,6 @@ class Sequences:
         if isinstance(self.labels, np.ndarray):
             return self.labels[indices]
         return np.concatenate([self.labels[index] for index in indices])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pairs:
-    """N pairs with a label each, some with a third text that is known not to fit.
-
-    A batch holds the first texts, then the second ones, then the third ones that there are.
-    """
-
-    encoded: EncodedTexts  # N first texts, N second ones, then the others
-    labels: np.ndarray  # [N], or [N, 2] numbers of both texts
-    others: Sequence[int | None]  # of each pair: where its third text is
-
-    @property
-    def num_truncated(self) -> int:
-        """Texts whose end was left out."""
-        return self.encoded.num_truncated
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def batch(self, indices: np.ndarray) -> LabelledBatch:
-        """The examples at `indices`, in that order."""
-        pairs = np.asarray(indices).tolist()
-        places = [*pairs, *(len(self) + pair for pair in pairs)]
-        places += [place for pair in pairs if (place := self.others[pair]) is not None]
-        tokens = RaggedBatch.from_sequences([self.encoded.sequences[place] for place in places])
-        return LabelledBatch.from_arrays(tokens, self.labels[indices])
-
-
-def encoded_pairs(
-    first: Sequence[str],
-    second: Sequence[str],
-    third: Sequence[str | None],
-    labels: np.ndarray,
-    tokenizer: WordPieceTokenizer,
-    max_tokens: int,
-) -> Pairs:
-    """The texts of N pairs, each cut to `max_tokens`; None where a pair has no third text."""
-    places: list[int | None] = []
-    more: list[str] = []
-    for text in third:
-        places.append(None if text is None else 2 * len(first) + len(more))
-        more += [] if text is None else [text]
-    encoded = encode_texts(tokenizer, [*first, *second, *more], max_tokens)
-    return Pairs(encoded=encoded, labels=labels, others=places)
 
 
 def batches(

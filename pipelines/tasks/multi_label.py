@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -92,7 +91,7 @@ class MultiLabel(TaskFamily):
             "baseline/exact_match": max(same["eval/exact_match"], nothing["eval/exact_match"]),
         }
 
-    def baselines(self, train: Items, heldout: Items, encoder: Path | None) -> Baselines:
+    def baselines(self, train: Items, heldout: Items) -> Baselines:
         """Logistic regression on TF-IDF, one for each label."""
         return tfidf.label_sets(train, heldout)
 

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,8 +25,6 @@ from pipelines.tasks import (
 )
 from pipelines.tasks.encoding import Sequences, check_texts, outputs
 from pipelines.tasks.scoring import WeightedScore, mean
-
-_WRONG = 10  # answers that a report shows
 
 
 class Choices(TaskFamily):
@@ -76,7 +73,7 @@ class Choices(TaskFamily):
         num_choices = len(train.rows[0]["choices"])
         return {"choices": num_choices, "baseline/accuracy": 1 / num_choices}
 
-    def baselines(self, train: Items, heldout: Items, encoder: Path | None) -> Baselines:
+    def baselines(self, train: Items, heldout: Items) -> Baselines:
         """Logistic regression on the TF-IDF of a choice and of what it shares with its text."""
         return tfidf.choices(train, heldout)
 
@@ -103,15 +100,6 @@ class Choices(TaskFamily):
         """The share of questions that are answered rightly."""
         rows = zip(items.rows, answers.values, strict=True)
         return {"eval/accuracy": mean([item["answer"] == value for item, value in rows])}
-
-    def report(self, answers: Answers, items: Items) -> dict[str, Any]:
-        """Some questions that were answered wrongly."""
-        rows = [
-            {**item, "answered": value}
-            for item, value in zip(items.rows, answers.values, strict=True)
-            if value != item["answer"]
-        ]
-        return {"wrong": rows[:_WRONG]}
 
 
 FAMILY = Choices()

@@ -1,11 +1,16 @@
-"""Answers to questions, read from a text: SQuAD v1.1, and v2.0 with questions that have none."""
+"""Answers to questions, read from a text: SQuAD v1.1, and v2.0 with questions that have none.
 
-import math
+Answers are scored as by SQuAD's official evaluation, Rajpurkar et al. (2016), section 6, and (2018)
+for questions without an answer: they are held against every reference without case, punctuation,
+articles and extra white space, and the best one counts. An answer to a question without one is
+right where it is empty.
+"""
+
 import re
 import string
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +18,7 @@ import torch
 
 from bert_core.inference.answers import best_span, inside
 from bert_core.inference.texts import EncodedTexts, with_marks
+from bert_core.inference.windows import Window, longest_question, question_windows
 from bert_core.model.catalogue import Model, SpanPredictor
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.errors import UserError
@@ -27,13 +33,30 @@ from pipelines.tasks import (
     TaskFamily,
     by_split,
 )
-from pipelines.tasks.encoding import Sequences, read_questions, share, span_in
-from pipelines.tasks.scoring import SpanScore, WeightedScore, best_threshold, mean, score_of
+from pipelines.tasks.encoding import Sequences, share
+from pipelines.tasks.scoring import WeightedScore, mean
 from pipelines.train.ranks import sum_over_ranks
 
 _ANSWER_TOKENS = 30  # the longest span that is answered, as published
-_WRONG = 20  # answers that a report shows
+_ARTICLES = re.compile(r"\b(a|an|the)\b", re.UNICODE)
+_PUNCTUATION = frozenset(string.punctuation)  # ASCII's alone, as published
 _SENTENCE = re.compile(r"\S.*?(?:[.!?](?=\s)|(?=\n)|\Z)", re.DOTALL)
+
+
+class SpanScore(NamedTuple):
+    """Of one answer, each 0 to 1."""
+
+    exact: float
+    f1: float
+
+
+class ReadQuestions(NamedTuple):
+    """The windows of all questions, in the order of the questions."""
+
+    encoded: EncodedTexts
+    windows: list[Window]
+    questions: list[int]  # of each window, ascending
+    offsets: list[list[tuple[int, int]]]  # of each question: the characters of its context's tokens
 
 
 class QuestionAnswering(TaskFamily):
@@ -66,17 +89,13 @@ class QuestionAnswering(TaskFamily):
         question, context = record["question"], record["context"]
         for what, text in (("question", question), ("context", context)):
             if not isinstance(text, str) or not text.strip():
-                found = "none" if text is None or isinstance(text, str) else f"{text!r:.60}"
-                raise BadItemError(f"have a {what}", found)
+                raise BadItemError(f"have a {what}", "none" if not text else f"{text!r:.60}")
         if record["starts"] is None:
-            raise BadItemError(
-                "have answers with text and answer_start", f"{record['answers']!r:.60}"
-            )
+            answers = f"{record['answers']!r:.60}"
+            raise BadItemError("have answers with text and answer_start", answers)
         for answer, start in zip(record["answers"], record["starts"], strict=True):
-            if not isinstance(answer, str):
+            if not isinstance(answer, str) or not answer:
                 raise BadItemError("have answers that are texts", f"{answer!r:.60}")
-            if not answer:
-                raise BadItemError("have answers with text", "an empty one")
             there = context[max(0, start) : start + len(answer)]
             if start < 0 or there != answer:
                 raise BadItemError(
@@ -112,9 +131,6 @@ class QuestionAnswering(TaskFamily):
         without = by_split(train, heldout, lambda rows: sum(not item["answers"] for item in rows))
         return {
             "without_answer": without,
-            "texts_about": by_split(
-                train, heldout, lambda rows: len({item["context"] for item in rows})
-            ),
             "baseline/exact_match": float(np.mean([score.exact for score in scores])),
             # Of questions without an answer, answering none of them may be the better guess.
             "baseline/f1": max(
@@ -123,7 +139,7 @@ class QuestionAnswering(TaskFamily):
             ),
         }
 
-    def baselines(self, train: Items, heldout: Items, encoder: Path | None) -> Baselines:
+    def baselines(self, train: Items, heldout: Items) -> Baselines:
         """The sentence of the text that has most of the question's words; never "no answer"."""
         return {"best sentence": [_best_sentence(item) for item in heldout.rows]}
 
@@ -150,7 +166,7 @@ class QuestionAnswering(TaskFamily):
         """Of each question its best span and how much better "no answer" is than that."""
         read = read_questions(items, tokenizer, reading)
         # Of each window: the score of "no answer", of the best span, its first and last token.
-        found = np.zeros((len(read.windows), 4), np.float64)
+        best = np.zeros((len(read.windows), 4), np.float64)
         for members, tokens in share(read.encoded, reading):
             rows = model(tokens).float().split(tokens.lengths)
             for member, logits in zip(members.tolist(), rows, strict=True):
@@ -158,24 +174,28 @@ class QuestionAnswering(TaskFamily):
                 if not window.num_tokens:
                     continue  # of a context the tokenizer leaves nothing
                 score, first, last = best_span(inside(logits, window), _ANSWER_TOKENS)
-                found[member] = (
+                best[member] = (
                     float(logits[0].sum()), score,
                     window.first_token + first, window.first_token + last,
                 )  # fmt: skip
-        found = sum_over_ranks(found)
+        best = sum_over_ranks(best)
         values: list[dict[str, Any]] = []
         ends = np.searchsorted(read.questions, np.arange(len(items.rows)), side="right")
         for number, item in enumerate(items.rows):
-            of_question = found[ends[number - 1] if number else 0 : ends[number]]
-            best = of_question[of_question[:, 1].argmax()]
+            of_question = best[ends[number - 1] if number else 0 : ends[number]]
+            null_score, (_, score, first, last) = (
+                of_question[:, 0].min(), of_question[of_question[:, 1].argmax()],
+            )  # fmt: skip
             offsets = read.offsets[number]
-            begin, end = (offsets[int(best[2])][0], offsets[int(best[3])][1]) if offsets else (0, 0)
-            end = with_marks(item["context"], end) if offsets else 0
+            begin = end = 0
+            if offsets:  # else the tokenizer leaves nothing of the context
+                begin, end = offsets[int(first)][0], offsets[int(last)][1]
+                end = with_marks(item["context"], end)
             values.append(
                 {
                     "text": item["context"][begin:end],
                     "begin": begin,
-                    "null_lead": float(of_question[:, 0].min() - best[1]),
+                    "null_lead": float(null_score - score),
                 }
             )
         return Answers(values, read.encoded.num_truncated)
@@ -186,51 +206,18 @@ class QuestionAnswering(TaskFamily):
         Where some questions have no answer, none is given where "no answer" scores better than any
         span.
         """
-        given = _scores(answers, items, threshold=0.0)
-        return {
-            "eval/exact_match": mean([score.exact for score in given]),
-            "eval/f1": mean([score.f1 for score in given]),
-        }
-
-    def figures(self, answers: Answers, items: Items) -> dict[str, float]:
-        """Likewise; where some have none, the best threshold for that and what it would reach."""
-        figures = super().figures(answers, items)
-        is_answerable = [bool(item["answers"]) for item in items.rows]
-        if all(is_answerable):
-            return figures
-        spans = _scores(answers, items, threshold=math.inf)
-        leads = [value["null_lead"] for value in answers.values]
-        _, best_exact = best_threshold(leads, [score.exact for score in spans], is_answerable)
-        threshold, best_f1 = best_threshold(leads, [score.f1 for score in spans], is_answerable)
-        return {
-            **figures,
-            "eval/best_exact_match": best_exact,
-            "eval/best_f1": best_f1,
-            "eval/best_f1_threshold": threshold,
-        }
-
-    def report(self, answers: Answers, items: Items) -> dict[str, Any]:
-        """Some questions that were answered wrongly, and what was answered."""
-        wrong = [
-            {"id": item["id"], "question": item["question"], "expected": item["answers"],
-             "answered": value["text"]}
+        has_none = not all(item["answers"] for item in items.rows)
+        scored = [
+            score_of("" if has_none and value["null_lead"] > 0 else value["text"], item["answers"])
             for value, item in zip(answers.values, items.rows, strict=True)
-            if not score_of(value["text"], item["answers"]).exact
-        ]  # fmt: skip
-        return {"wrong": wrong[:_WRONG]}
+        ]
+        return {
+            "eval/exact_match": mean([score.exact for score in scored]),
+            "eval/f1": mean([score.f1 for score in scored]),
+        }
 
 
 FAMILY = QuestionAnswering()
-
-
-def _scores(answers: Answers, items: Items, threshold: float) -> list[SpanScore]:
-    """Of each answer; where some questions have none, it is none with a lead above `threshold`."""
-    if all(item["answers"] for item in items.rows):
-        threshold = math.inf
-    return [
-        score_of("" if value["null_lead"] > threshold else value["text"], item["answers"])
-        for value, item in zip(answers.values, items.rows, strict=True)
-    ]
 
 
 def _best_sentence(item: Item) -> dict[str, Any]:
@@ -250,3 +237,80 @@ def _sentences(text: str) -> Iterator[tuple[int, str]]:
 
 def _words(text: str) -> set[str]:
     return {word.strip(string.punctuation) for word in text.lower().split()}
+
+
+def read_questions(items: Items, tokenizer: WordPieceTokenizer, reading: Reading) -> ReadQuestions:
+    """[CLS] question [SEP] window [SEP] for every window of every question's context.
+
+    A question of more than 64 tokens loses its end, as published, and is counted.
+    """
+    longest = longest_question(reading.max_tokens)
+    contexts: dict[str, tuple[list[int], list[tuple[int, int]]]] = {}
+    asked = tokenizer.encode_batch([item["question"] for item in items.rows])
+    sequences, starts, windows, questions, offsets = [], [], [], [], []
+    for number, (item, question) in enumerate(zip(items.rows, asked, strict=True)):
+        if item["context"] not in contexts:
+            contexts[item["context"]] = tokenizer.encode_with_offsets(item["context"])
+        ids, spans = contexts[item["context"]]
+        encoded, of_question = question_windows(
+            tokenizer, question[:longest], ids, reading.max_tokens, reading.stride
+        )
+        sequences += encoded.sequences
+        starts += encoded.segment_b_start
+        windows += of_question
+        questions += [number] * len(of_question)
+        offsets.append(spans)
+    num_cut = sum(len(question) > longest for question in asked)
+    encoded = EncodedTexts(sequences=sequences, segment_b_start=starts, num_truncated=num_cut)
+    return ReadQuestions(encoded, windows, questions, offsets)
+
+
+def span_in(item: Item, offsets: list[tuple[int, int]], window: Window) -> tuple[int, int] | None:
+    """First and last token of the answer in the window's sequence; (0, 0) where it has none of it.
+
+    None where the window holds a part of the answer. The first reference is the one to learn.
+    """
+    if not item["answers"]:
+        return 0, 0
+    begin = item["starts"][0]
+    end = begin + len(item["answers"][0])
+    of_answer = [
+        token for token, (first, last) in enumerate(offsets) if first < end and last > begin
+    ]
+    if not of_answer:
+        return None  # the tokenizer leaves nothing of it
+    first, last = of_answer[0] - window.first_token, of_answer[-1] - window.first_token
+    if last < 0 or first >= window.num_tokens:
+        return 0, 0
+    if first < 0 or last >= window.num_tokens:
+        return None
+    return window.num_before + first, window.num_before + last
+
+
+def score_of(answered: str, references: Sequence[str]) -> SpanScore:
+    """The best score of an answer over the references; none of them means there is no answer.
+
+    References that are nothing but articles and punctuation count for nothing, as published.
+    """
+    whole = [reference for reference in references if normalized(reference)] or [""]
+    return SpanScore(
+        max(float(normalized(answered) == normalized(each)) for each in whole),
+        max(_f1(answered, each) for each in whole),
+    )
+
+
+def normalized(answer: str) -> str:
+    """An answer without case, ASCII punctuation, English articles and extra white space."""
+    lowered = "".join(each for each in answer.lower() if each not in _PUNCTUATION)
+    return " ".join(_ARTICLES.sub(" ", lowered).split())
+
+
+def _f1(answered: str, reference: str) -> float:
+    words, true = normalized(answered).split(), normalized(reference).split()
+    if not words or not true:
+        return float(words == true)
+    num_common = (Counter(words) & Counter(true)).total()
+    if num_common == 0:
+        return 0.0
+    precision, recall = num_common / len(words), num_common / len(true)
+    return 2 * precision * recall / (precision + recall)

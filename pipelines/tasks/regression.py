@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,8 +23,6 @@ from pipelines.tasks import (
 )
 from pipelines.tasks.encoding import Sequences, encoded, outputs, text_fields
 from pipelines.tasks.scoring import WeightedScore, number_scores
-
-_WORST = 10  # answers that a report shows
 
 
 class Regression(TaskFamily):
@@ -68,7 +65,7 @@ class Regression(TaskFamily):
             "baseline/squared_error": float(np.mean((expected - values.mean()) ** 2)),
         }
 
-    def baselines(self, train: Items, heldout: Items, encoder: Path | None) -> Baselines:
+    def baselines(self, train: Items, heldout: Items) -> Baselines:
         """Ridge regression on TF-IDF."""
         return tfidf.numbers(train, heldout)
 
@@ -90,15 +87,6 @@ class Regression(TaskFamily):
     def scores(self, answers: Answers, items: Items) -> Mapping[str, WeightedScore]:
         """Pearson's and Spearman's correlation and the mean squared error."""
         return number_scores(answers.values, [item["value"] for item in items.rows])
-
-    def report(self, answers: Answers, items: Items) -> dict[str, Any]:
-        """The answers that are farthest off."""
-        rows = [
-            {**item, "answered": value}
-            for item, value in zip(items.rows, answers.values, strict=True)
-        ]
-        rows.sort(key=lambda row: -abs(row["answered"] - row["value"]))
-        return {"farthest_off": rows[:_WORST]}
 
 
 FAMILY = Regression()

@@ -29,7 +29,6 @@ from pipelines.tasks.encoding import outputs
 from pipelines.tasks.scoring import WeightedScore, mean
 
 _CALLED: Final = {str: "text", int: "whole number", float: "number"}
-_WORST: Final = 10  # rows that a report shows
 _TYPES: Final[Mapping[Any, pa.DataType]] = {
     str: pa.string(), int: pa.int64(), float: pa.float64(), list[str]: pa.list_(pa.string()),
     list[int]: pa.list_(pa.int64()), list[float]: pa.list_(pa.float64()),
@@ -216,12 +215,6 @@ class RowTask(TaskFamily):
         """The means of the figures that the class gives an answer."""
         figures = self._scored(answers, items)
         return {f"eval/{name}": mean([each[name] for each in figures]) for name in figures[0]}
-
-    def report(self, answers: Answers, items: Items) -> dict[str, Any]:
-        """The rows with the lowest scores."""
-        scored = zip(items.rows, answers.values, self._scored(answers, items), strict=True)
-        rows = [{**row, "answered": value, **own} for row, value, own in scored]
-        return {"lowest": sorted(rows, key=lambda row: row[self.model.score])[:_WORST]}
 
     def _scored(self, answers: Answers, items: Items) -> list[dict[str, float]]:
         return [

@@ -2,27 +2,64 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
 
+from bert_core.batch import LabelledBatch, RaggedBatch
 from bert_core.config import EmbeddingConfig
-from bert_core.inference.texts import encode_texts
+from bert_core.inference.texts import EncodedTexts, encode_texts
 from bert_core.model.catalogue import Model, SentenceEncoder
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.errors import UserError
-from pipelines.tasks import Answers, BadItemError, Baselines, Form, Item, Items, Reading, TaskFamily
-from pipelines.tasks.encoding import Pairs, check_texts, encoded_pairs, outputs
+from pipelines.tasks import (
+    Answers,
+    BadItemError,
+    Baselines,
+    Form,
+    Item,
+    Items,
+    Reading,
+    TaskFamily,
+    tfidf,
+)
+from pipelines.tasks.encoding import check_texts, outputs
 from pipelines.tasks.scoring import WeightedScore, number_scores
-from pipelines.tasks.tfidf import mean_embedding_cosines, tfidf_cosines
 
 # How near a premise and a hypothesis are, for the score.
 _CLASSES = {"entailment": 1.0, "neutral": 0.5, "contradiction": 0.0}
 _PAIR = ("text", "second_text")
-_WORST = 10  # answers that a report shows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairs:
+    """N pairs with a label each, some with a third text that is known not to fit.
+
+    A batch holds the first texts, then the second ones, then the third ones that there are.
+    """
+
+    encoded: EncodedTexts  # N first texts, N second ones, then the others
+    labels: np.ndarray  # [N], or [N, 2] numbers of both texts
+    others: Sequence[int | None]  # of each pair: where its third text is
+
+    @property
+    def num_truncated(self) -> int:
+        """Texts whose end was left out."""
+        return self.encoded.num_truncated
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def batch(self, indices: np.ndarray) -> LabelledBatch:
+        """The examples at `indices`, in that order."""
+        pairs = np.asarray(indices).tolist()
+        places = [*pairs, *(len(self) + pair for pair in pairs)]
+        places += [place for pair in pairs if (place := self.others[pair]) is not None]
+        tokens = RaggedBatch.from_sequences([self.encoded.sequences[place] for place in places])
+        return LabelledBatch.from_arrays(tokens, self.labels[indices])
 
 
 class SentenceEmbedding(TaskFamily):
@@ -38,7 +75,6 @@ class SentenceEmbedding(TaskFamily):
     form: Form = "pairs"
     score = "eval/spearman"
     guess = "shared words"
-    baselines_read_encoder = True
     curve: Mapping[str, str] = {"label_loss": "eval/loss"}
     model = SentenceEncoder
     schema = pa.schema(
@@ -115,10 +151,9 @@ class SentenceEmbedding(TaskFamily):
             **{f"baseline/{name}": overlap[f"eval/{name}"] for name in ("spearman", "pearson")},
         }
 
-    def baselines(self, train: Items, heldout: Items, encoder: Path | None) -> Baselines:
-        """The cosines of TF-IDF and, with an encoder, of its mean token embeddings."""
-        cosines = tfidf_cosines(train, heldout)
-        return cosines if encoder is None else cosines | mean_embedding_cosines(heldout, encoder)
+    def baselines(self, train: Items, heldout: Items) -> Baselines:
+        """The cosines of TF-IDF."""
+        return tfidf.cosines(train, heldout)
 
     def examples(self, items: Items, tokenizer: WordPieceTokenizer, reading: Reading) -> Pairs:
         """The pairs to learn from, each text cut to what is read."""
@@ -134,14 +169,13 @@ class SentenceEmbedding(TaskFamily):
                     for item in learned
                 ]
             )
-        return encoded_pairs(
-            [item["text"] for item in learned],
-            [item["second_text"] for item in learned],
-            _others(learned, items.rows),
-            labels,
-            tokenizer,
-            reading.max_tokens,
-        )
+        texts = [item[name] for name in _PAIR for item in learned]
+        places: list[int | None] = []
+        for other in _others(learned, items.rows):
+            places.append(None if other is None else len(texts))
+            texts += [] if other is None else [other]
+        encoded = encode_texts(tokenizer, texts, reading.max_tokens)
+        return Pairs(encoded=encoded, labels=labels, others=places)
 
     @torch.inference_mode()
     def answers(
@@ -161,21 +195,6 @@ class SentenceEmbedding(TaskFamily):
         """Spearman's and Pearson's correlation of the cosines with the numbers."""
         known = number_scores(answers.values, [item["value"] for item in items.rows])
         return {name: known[name] for name in ("eval/spearman", "eval/pearson")}
-
-    def report(self, answers: Answers, items: Items) -> dict[str, Any]:
-        """The pairs whose place among all is farthest from where it should be."""
-        from scipy.stats import rankdata
-
-        said = rankdata(answers.values)
-        expected = rankdata([item["value"] for item in items.rows])
-        rows = [
-            {**item, "answered": value, "places_off": float(abs(ours - theirs))}
-            for item, value, ours, theirs in zip(
-                items.rows, answers.values, said, expected, strict=True
-            )
-        ]
-        rows.sort(key=lambda row: -row["places_off"])
-        return {"farthest_off": rows[:_WORST]}
 
 
 def _learned(items: Sequence[Item]) -> Sequence[Item]:

@@ -1,10 +1,15 @@
-"""A tag for every word of a sentence: names of people and places, parts of speech."""
+"""A tag for every word of a sentence: names of people and places, parts of speech.
 
+Entities are scored as by `conlleval`, Tjong Kim Sang and De Meulder (2003): an entity is right
+where its first word, its last word and its type are. Tags are `O`, or a prefix of IOB1, IOB2, BIOES
+or BILOU, `-` and a type.
+"""
+
+import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -28,16 +33,15 @@ from pipelines.tasks import (
     by_split,
 )
 from pipelines.tasks.encoding import Sequences, check_classes, class_names, share
-from pipelines.tasks.scoring import (
-    OUTSIDE,
-    WeightedScore,
-    class_report,
-    entity_report,
-    entity_scores,
-    name_entities,
-    ratio,
-)
+from pipelines.tasks.scoring import WeightedScore, class_report, ratio
 from pipelines.train.ranks import sum_over_ranks
+
+_OUTSIDE = "O"
+_BEGINS = ("B", "S", "U")  # U is what BILOU calls S
+_ENDS = ("E", "S", "L", "U")
+_PUBLISHED = re.compile(r"[BIESLUM]-.+")
+_ALMOST = re.compile(r"[BIESLUM][-_].+|.+[-_][BIESLUM]", re.IGNORECASE)
+_LETTERS = frozenset("BIESLUM")
 
 
 class Tagging(TaskFamily):
@@ -112,7 +116,7 @@ class Tagging(TaskFamily):
             **{name.replace("eval/", "baseline/"): value for name, value in figures.items()},
         }
 
-    def baselines(self, train: Items, heldout: Items, encoder: Path | None) -> Baselines:
+    def baselines(self, train: Items, heldout: Items) -> Baselines:
         """The most frequent tag of a word."""
         return {"most frequent tag": _most_frequent_tags(train, heldout)}
 
@@ -186,7 +190,7 @@ def _most_frequent_tags(train: Items, heldout: Items) -> list[list[str]]:
         for word, tag in zip(item["words"], item["tags"], strict=True):
             by_word[word][tag] += 1
     tags = {word: min(count, key=lambda tag: (-count[tag], tag)) for word, count in by_word.items()}
-    unknown = OUTSIDE if OUTSIDE in counts else counts.most_common(1)[0][0]
+    unknown = _OUTSIDE if _OUTSIDE in counts else counts.most_common(1)[0][0]
     return [[tags.get(word, unknown) for word in item["words"]] for item in heldout.rows]
 
 
@@ -206,3 +210,89 @@ def _windows(
             tokenizer, [next(tokens) for _ in item["words"]], reading.max_tokens, reading.stride
         )
     ]
+
+
+class Entity(NamedTuple):
+    """A run of words of one type."""
+
+    first: int  # word
+    last: int
+    type: str
+
+
+def name_entities(tags: Iterable[str]) -> bool:
+    """Whether the tags mark entities: all are `O` or have a published prefix; else they are words'.
+
+    Raises UserError for tags of which some have such a prefix, and for those that only look so.
+    """
+    different = sorted({*tags} - {_OUTSIDE})
+    others = [tag for tag in different if not _PUBLISHED.fullmatch(tag)]
+    is_mixed = 0 < len(others) < len(different)
+    is_almost = any(map(_ALMOST.fullmatch, others)) or (others and {*others} <= _LETTERS)
+    if is_mixed or is_almost:
+        raise UserError(
+            f"the tags {', '.join(others[:5])} are of no scheme that entities are scored by: write "
+            "O outside of them, and inside B-TYPE and I-TYPE (IOB), or the tags of BIOES or BILOU; "
+            "tags of single words, such as parts of speech, have no such prefix at all"
+        )
+    return not others
+
+
+def entities(tags: Sequence[str]) -> Iterator[Entity]:
+    """The entities of a sentence, in order.
+
+    An entity begins where its tag says so, after another type, after none, and after a tag that
+    ends one: so IOB1's `I-` after nothing opens one, and its `B-` parts two of a type.
+    """
+    first, before_type, before_prefix = 0, "", ""
+    for index, tag in enumerate([*tags, _OUTSIDE]):
+        prefix, _, kind = tag.partition("-")
+        begins = prefix in _BEGINS or kind != before_type or before_prefix in _ENDS
+        if before_type and (begins or not kind):
+            yield Entity(first, index - 1, before_type)
+        if kind and (begins or not before_type):
+            first = index
+        before_type, before_prefix = kind, prefix
+
+
+def entity_scores(
+    answered: Sequence[Sequence[str]], expected: Sequence[Sequence[str]]
+) -> dict[str, WeightedScore]:
+    """Precision, recall and F1 over all entities; 0 where there is nothing to divide by."""
+    sentences = [
+        (set(entities(said)), set(entities(true)))
+        for said, true in zip(answered, expected, strict=True)
+    ]
+    found, there = (np.array([len(each) for each in side]) for side in zip(*sentences, strict=True))
+    right = np.array([len(said & true) for said, true in sentences])
+    precision, recall = ratio(right, found), ratio(right, there)
+    return {
+        "eval/precision": precision,
+        "eval/recall": recall,
+        "eval/f1": lambda weights: _harmonic_mean(precision(weights), recall(weights)),
+    }
+
+
+def entity_report(
+    answered: Sequence[Sequence[str]], expected: Sequence[Sequence[str]]
+) -> list[dict[str, Any]]:
+    """A row a type of entity, in alphabetical order: precision, recall, F1 and their number."""
+    said, true = (
+        {(number, entity) for number, tags in enumerate(side) for entity in entities(tags)}
+        for side in (answered, expected)
+    )
+    found, there, right = (
+        Counter(entity.type for _, entity in each) for each in (said, true, said & true)
+    )
+    rows = []
+    for kind in sorted({*found, *there}):
+        precision = right[kind] / found[kind] if found[kind] else 0.0
+        recall = right[kind] / there[kind] if there[kind] else 0.0
+        scores = {"precision": precision, "recall": recall, "f1": _harmonic_mean(precision, recall)}
+        rows.append({"label": kind, **scores, "items": there[kind]})
+    return rows
+
+
+def _harmonic_mean(precision: float, recall: float) -> float:
+    total = precision + recall
+    return 2 * precision * recall / total if total else 0.0

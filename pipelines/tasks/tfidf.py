@@ -5,13 +5,10 @@ scikit-learn is imported where something is learned: reading a recipe does not n
 
 from collections.abc import Sequence
 from itertools import chain, product
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bert_core.training.state import read_weights
-from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.tasks import Item, Items
 
 if TYPE_CHECKING:
@@ -26,7 +23,6 @@ _FOLDS = 3
 _FEW_TEXTS = 100  # of which every word counts
 _WORDS = (r"(?u)\b\w\w+\b", r"(?u)\b\w+\b")  # scikit-learn's own; where it finds none, letters too
 _MOST_WEIGHTS = 10_000_000  # of all outputs; their solver holds them two dozen times
-_TOKENS = "encoder.embeddings.token"
 _TEXTS = ("text", "second_text")
 
 
@@ -81,27 +77,13 @@ def choices(train: Items, heldout: Items) -> dict[str, list[int]]:
     return {NAME: [int(row.argmax()) for row in np.split(scores, ends)]}
 
 
-def tfidf_cosines(train: Items, heldout: Items) -> dict[str, list[float]]:
+def cosines(train: Items, heldout: Items) -> dict[str, list[float]]:
     """The cosine of each pair's TF-IDF."""
     vectorizer = _fitted_vectorizer([item[name] for name in _TEXTS for item in train.rows])
     if vectorizer is None:
         return {}
     first, second = (vectorizer.transform([item[name] for item in heldout.rows]) for name in _TEXTS)
     return {"TF-IDF cosine": np.asarray(first.multiply(second).sum(axis=1)).ravel().tolist()}
-
-
-def mean_embedding_cosines(heldout: Items, encoder: Path) -> dict[str, list[float]]:
-    """The cosine of each pair's mean token embeddings, as the encoder has them before its layers.
-
-    `encoder` is its folder.
-    """
-    table = read_weights(encoder)[_TOKENS].float().numpy()
-    tokenizer = WordPieceTokenizer.from_directory(encoder)
-    first, second = (_means(heldout.rows, name, table, tokenizer) for name in _TEXTS)
-    lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
-    products = (first * second).sum(axis=1)
-    cosines = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
-    return {"mean token embedding": cosines.tolist()}
 
 
 def _classifier() -> "LogisticRegression":
@@ -189,14 +171,3 @@ def _beside(*parts: "csr_array") -> Any:
     from scipy.sparse import hstack
 
     return hstack(parts, format="csr")
-
-
-def _means(
-    items: Sequence[Item], name: str, table: np.ndarray, tokenizer: WordPieceTokenizer
-) -> np.ndarray:
-    """[N, D]; zeros for a text of which the tokenizer leaves nothing."""
-    means = np.zeros((len(items), table.shape[1]), np.float64)
-    for place, ids in enumerate(tokenizer.encode_batch([item[name] for item in items])):
-        if ids:
-            means[place] = table[ids].mean(axis=0, dtype=np.float64)
-    return means

@@ -42,7 +42,7 @@ def test_what_does_not_fit_the_task_is_refused_before_a_run(
     family_name: str, values: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
-        check_settings(FinetuningSettings.model_validate(values), family(family_name))
+        check_settings(FinetuningSettings.model_validate(values), family(family_name).model)
 
 
 def test_more_frozen_layers_than_there_are_is_a_fault_of_the_recipe() -> None:

@@ -55,7 +55,7 @@ def dataset(small_context, tmp_path_factory) -> Artifact:
 
 
 def test_auto_is_the_grid_of_the_paper_around_the_recipe() -> None:
-    search = SearchSettings(learning_rate="auto", num_epochs="auto", dropout=(0.0,))
+    search = SearchSettings(learning_rate="auto", num_epochs="auto", embeddings_rate=(1.0,))
     of_paper = search.around(learning_rate=5e-5, num_epochs=3)
     assert of_paper.learning_rate == (5e-5, 3e-5, 2e-5)
     assert of_paper.num_epochs == (2, 3, 4)
@@ -128,7 +128,8 @@ def test_a_trial_that_cannot_work_ends_all_in_one_sentence(
     encoder: Artifact, dataset: Artifact, tmp_path: Path
 ) -> None:
     context = StageContext(store=ArtifactStore(tmp_path))
-    settings = SETTINGS.model_copy(update={"search": SearchSettings(freeze_layers=(0, 99))})
+    search = SearchSettings(embeddings_rate=(1.0, 2.0))
+    settings = SETTINGS.model_copy(update={"search": search, "freeze_layers": 99})
     with pytest.raises(UserError, match="freeze_layers=99 is more than the 2 layers"):
         build_task_model(settings, dataset, encoder, context)
 

@@ -47,36 +47,21 @@ class SearchSettings(Settings):
         description="Passes over the labelled texts; auto: the recipe's, a third fewer and a third "
         "more.",
     )
-    dropout: tuple[Annotated[float, Field(ge=0, lt=1)], ...] = Field(
-        default=(), description="Dropout on hidden states and attention."
-    )
-    layer_decay: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field(
-        default=(), description="How many times its upper neighbour's rate a layer learns at."
-    )
     embeddings_rate: tuple[Annotated[float, Field(gt=0, le=10**6)], ...] = Field(
         default=(), description="How many times the rate the embeddings learn at."
-    )
-    freeze_layers: tuple[Annotated[int, Field(ge=0)], ...] = Field(
-        default=(), description="How many of the lowest layers stay as they are."
-    )
-    label_smoothing: tuple[Annotated[float, Field(ge=0, lt=1)], ...] = Field(
-        default=(), description="Share of each item's class that the loss gives to all alike."
     )
 
     def around(self, learning_rate: float, num_epochs: float) -> "SearchSettings":
         """The same with numbers in place of each `auto`, around the recipe's."""
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         if self.learning_rate == "auto":
-            found["learning_rate"] = _times(learning_rate, _RATES_OF_PAPER)
+            values["learning_rate"] = _times(learning_rate, _RATES_OF_PAPER)
         if self.num_epochs == "auto":
-            found["num_epochs"] = _times(num_epochs, _EPOCHS_OF_PAPER)
-        return self.model_copy(update=found)
+            values["num_epochs"] = _times(num_epochs, _EPOCHS_OF_PAPER)
+        return self.model_copy(update=values)
 
     def points(self) -> list[dict[str, Any]]:
-        """Every combination, in the order of the values; one that changes nothing without any.
-
-        Without `auto`.
-        """
+        """Every combination, in the order of the values; one that changes nothing without any."""
         tried = {
             name: values for name in type(self).model_fields if (values := getattr(self, name))
         }

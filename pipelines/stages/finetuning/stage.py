@@ -19,7 +19,6 @@ from pipelines.stages.dataset.stage import family_of
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.stages.finetuning.training import (
     OF_NO_TRAINING,
-    STAGE,
     Initialization,
     files_of,
     train_task_model,
@@ -78,8 +77,8 @@ def resolved_settings(
 
 def automatic_epochs(num_items: int) -> int:
     """The passes over `num_items`: three over very many, twenty over a few hundred."""
-    wanted = round(math.sqrt(_ITEMS_OF_ONE_EPOCH / max(1, num_items)))
-    return min(max(wanted, _LEAST_EPOCHS), _MOST_EPOCHS)
+    epochs = round(math.sqrt(_ITEMS_OF_ONE_EPOCH / max(1, num_items)))
+    return min(max(epochs, _LEAST_EPOCHS), _MOST_EPOCHS)
 
 
 def _pooling(
@@ -95,9 +94,7 @@ def _pooling(
     return "pooler" if is_published and embedding.get("pooling") != "mean" else "mean"
 
 
-TRIALS_FILE = "trials.json"
-
-_TIMES = ("training_seconds", "tokens_per_second")
+TRIALS_FILE: Final = "trials.json"
 
 
 class Trial(NamedTuple):
@@ -158,32 +155,39 @@ def _try(
     score: str = dataset.statistics["score"]
     alone = replace(context, observe=ignore)  # who watches here does not travel
     train = partial(_trained, settings, dataset, encoder, initialization, alone)
-    stage = f"{STAGE} trials from {initialization} weights"
-    run = f"{STAGE}-trials-{initialization}"
+    stage = f"{FINETUNING.name} trials from {initialization} weights"
+    run = f"{FINETUNING.name}-trials-{initialization}"
     first, *others = range(settings.seed, settings.seed + settings.num_seeds)
-    trials = [Trial(change, first) for change in changes]
-    chosen = changes[0]
     with open_run(run, settings.model_dump(mode="json"), draft, context):
+        trials = [Trial(change, first) for change in changes]
+        if len(changes) == 1:  # nothing to wait for: all seeds at once
+            trials += [Trial(changes[0], seed) for seed in others]
+        models = _at_once(train, trials, stage, score, context)
+        seeds = models
         if len(changes) > 1:
-            models = _at_once(train, trials, stage, score, context)
-            place = _best(models, score)
-            chosen = changes[place]
-            repeated = [Trial(chosen, seed) for seed in others]
-            seeds = [models[place], *_at_once(train, repeated, stage, score, context)]
-            trials, models = [*trials, *repeated], [*models, *seeds[1:]]
-        else:  # nothing to wait for: all seeds at once
-            trials += [Trial(chosen, seed) for seed in others]
-            models = seeds = _at_once(train, trials, stage, score, context)
-    best = seeds[_best(seeds, score)]
+            best = _best(models, score)
+            repeated = [Trial(trials[best].changes, seed) for seed in others]
+            again = _at_once(train, repeated, stage, score, context)
+            seeds = [models[best], *again]
+            trials, models = [*trials, *repeated], [*models, *again]
+    place = models.index(seeds[_best(seeds, score)])
     for name in files_of(dataset):
         with draft.file(name) as target:
-            shutil.copyfile(best.local(name), target.path)
-    records = json.dumps([_record(*each) for each in zip(trials, models, strict=True)], indent=2)
-    draft.write(TRIALS_FILE, records.encode())
+            shutil.copyfile(models[place].local(name), target.path)
+    records = [
+        {
+            "changes": dict(trial.changes),
+            "seed": trial.seed,
+            "fingerprint": model.fingerprint,
+            "figures": numbers(model.statistics),
+        }
+        for trial, model in zip(trials, models, strict=True)
+    ]
+    draft.write(TRIALS_FILE, json.dumps(records, indent=2).encode())
     statistics = {
-        **best.statistics,
-        "chosen": dict(chosen),
-        "trained": best.fingerprint,
+        **models[place].statistics,
+        "chosen": dict(trials[place].changes),
+        "trained": models[place].fingerprint,
         "num_trials": len(trials),
         "num_seeds": len(seeds),
         **_over_seeds(seeds),
@@ -192,13 +196,11 @@ def _try(
 
 
 def _at_once(
-    train: partial[Artifact],
-    trials: Sequence[Trial],
-    stage: str,
-    score: str,
-    context: StageContext,
+    train: partial[Artifact], trials: Sequence[Trial], stage: str, score: str, context: StageContext
 ) -> list[Artifact]:
     """The trials' models, as many trained at once as there are GPUs, or CPUs; in their order."""
+    if not trials:
+        return []
     connect()
     resource = "GPU" if context.runtime.device == "gpu" else "CPU"
     places = max(1, int(sum(node.get(resource, 0) for node in nodes())))
@@ -217,11 +219,7 @@ def _at_once(
         )
 
     at_once = min(places, len(trials))
-    return (
-        map_tasks(train, trials, num_workers=at_once, cpus_each=0, on_result=report)
-        if trials
-        else []
-    )
+    return map_tasks(train, trials, num_workers=at_once, cpus_each=0, on_result=report)
 
 
 def _trained(
@@ -237,11 +235,10 @@ def _trained(
     context = replace(context, runtime=context.runtime.model_copy(update=alone))
     try:
         return train_task_model(
-            trial.of(settings), dataset, encoder, context,
-            initialization=initialization,
-        )  # fmt: skip
+            trial.of(settings), dataset, encoder, context, initialization=initialization
+        )
     except UserError as error:
-        error.is_transient = is_transient(error)
+        error.is_transient = is_transient(error)  # its cause stays behind in the task
         raise
 
 
@@ -250,22 +247,13 @@ def _best(models: Sequence[Artifact], score: str) -> int:
     return max(range(len(models)), key=lambda index: models[index].statistics[score])
 
 
-def _record(trial: Trial, model: Artifact) -> dict[str, Any]:
-    return {
-        "changes": dict(trial.changes),
-        "seed": trial.seed,
-        "fingerprint": model.fingerprint,
-        "figures": numbers(model.statistics),
-    }
-
-
 def _over_seeds(models: Sequence[Artifact]) -> dict[str, float]:
-    """Mean and, of several, standard deviation of the held-out figures and of the times."""
-    names = [n for n in numbers(models[0].statistics) if n.startswith("eval/") or n in _TIMES]
+    """Mean and, of several, standard deviation of the held-out figures and the training time."""
     figures: dict[str, float] = {}
-    for name in names:
-        values = [float(model.statistics[name]) for model in models]
-        figures[f"mean/{name}"] = fmean(values)
-        if len(values) > 1:
-            figures[f"deviation/{name}"] = stdev(values)
+    for name in numbers(models[0].statistics):
+        if name.startswith("eval/") or name == "training_seconds":
+            values = [float(model.statistics[name]) for model in models]
+            figures[f"mean/{name}"] = fmean(values)
+            if len(values) > 1:
+                figures[f"deviation/{name}"] = stdev(values)
     return figures

@@ -22,8 +22,8 @@ from pipelines.stages import FINETUNING
 from pipelines.stages.dataset.stage import family_of, figures_of, read_items
 from pipelines.stages.finetuning.settings import FinetuningSettings, split_of
 from pipelines.store import Artifact, Built, Draft
-from pipelines.tasks import Answers, Reading, TaskExamples, TaskFamily
-from pipelines.tasks.encoding import Sequences, batches, shuffled
+from pipelines.tasks import Answers, Reading, TaskExamples
+from pipelines.tasks.encoding import Sequences, batches, class_names, shuffled
 from pipelines.train.checkpoint import MODEL_FILES, CheckpointFolder, publish_model
 from pipelines.train.imported import config_of
 from pipelines.train.launch import launched
@@ -31,8 +31,6 @@ from pipelines.train.metrics import best_step, finish_run, open_run, training_st
 from pipelines.train.placement import SINGLE_THREADED_SIZES, resolve
 from pipelines.train.ranks import means_over_ranks, rank_and_world_size
 from pipelines.train.worker import Training, TrainingJob
-
-STAGE = FINETUNING.name
 
 Initialization = Literal["pretrained", "random"]
 
@@ -54,7 +52,7 @@ def train_task_model(
     """
     arithmetic, context = resolve(settings.precision, context)
     job = FinetuningJob(
-        stage=f"{STAGE} from {initialization} weights",
+        stage=f"{FINETUNING.name} from {initialization} weights",
         settings=settings,
         precision=arithmetic.precision,
         cut=split_of(settings),
@@ -65,7 +63,7 @@ def train_task_model(
     )
 
     def build(draft: Draft) -> Built:
-        run = f"{STAGE}-{initialization}"
+        run = f"{FINETUNING.name}-{initialization}"
         with (
             open_run(run, settings.model_dump(mode="json"), draft, context) as run_id,
             launched(job, CheckpointFolder.of(draft), context, run_id) as (checkpoint, result),
@@ -201,20 +199,8 @@ def reading_of(settings: FinetuningSettings, encoder: EncoderConfig) -> Reading:
     return Reading(settings.max_tokens or readable, settings.window_stride, is_in_windows)
 
 
-_NO_NAMES = (
-    "finetuning.class_weights are for classes with names, and choices have none; leave it out"
-)
-
-
-def check_settings(
-    settings: FinetuningSettings, family: TaskFamily | None, pretraining: object = None
-) -> None:
-    """Raise UserError where the family's models cannot do what the settings ask for."""
-    if family is not None:
-        _check_model(settings, family.model)
-
-
-def _check_model(settings: FinetuningSettings, model: type[Model]) -> None:
+def check_settings(settings: FinetuningSettings, model: type[Model]) -> None:
+    """Raise UserError where models of this class cannot do what the settings ask for."""
     head = model.head_name
     if settings.pooling == "mean" and not issubclass(model, TextModel):
         raise UserError(
@@ -227,23 +213,24 @@ def _check_model(settings: FinetuningSettings, model: type[Model]) -> None:
             f"{head} model reads long texts in its own way (docs/tasks.md); leave it out"
         )
     is_balanced = settings.class_weights == "balanced"
-    is_smoothed = any((settings.label_smoothing, *settings.search.label_smoothing))
-    if (is_smoothed or is_balanced) and not issubclass(model, OneOfClasses):
+    if (settings.label_smoothing or is_balanced) and not issubclass(model, OneOfClasses):
         raise UserError(
             "finetuning.label_smoothing and class_weights are for items that belong to one of "
             f"several classes, and those of a {head} model do not; leave them out"
         )
     if is_balanced and head == "multiple_choice":
-        raise UserError(_NO_NAMES)
+        raise UserError(
+            "finetuning.class_weights are for classes with names, and choices have none; leave it "
+            "out"
+        )
 
 
 def prepare(model: TrainableModel, settings: FinetuningSettings, train: TaskExamples) -> None:
     """Set how much the model reads, what its head reads, what is frozen, and how losses are scaled.
 
-    Raises UserError as `check_settings` does, and where the model has fewer layers than are to be
-    frozen.
+    The settings go with the model, as `check_settings` says. Raises UserError where it has fewer
+    layers than are to be frozen.
     """
-    _check_model(settings, type(model))
     if settings.pooling == "mean":
         assert isinstance(model, TextModel)
         model.drop_pooler()
@@ -263,10 +250,7 @@ def prepare(model: TrainableModel, settings: FinetuningSettings, train: TaskExam
     if isinstance(model, OneOfClasses):
         model.label_smoothing = settings.label_smoothing
         if settings.class_weights == "balanced":
-            num_labels = getattr(model, "num_labels", None)
-            if num_labels is None:
-                raise UserError(_NO_NAMES)
-            model.class_weights = balanced_weights(train, num_labels)
+            model.class_weights = balanced_weights(train, len(class_names(model)))
     if isinstance(model, SequenceRegressor):
         values = _labels_of(train).astype(np.float64)
         model.mean, model.deviation = float(values.mean()), float(values.std()) or 1.0
@@ -275,8 +259,8 @@ def prepare(model: TrainableModel, settings: FinetuningSettings, train: TaskExam
 def balanced_weights(train: TaskExamples, num_labels: int) -> tuple[float, ...]:
     """For each class the mean number of labels of a class over its own.
 
-    Weighted so, all classes together count alike, and the labels as much as before. A class that
-    no label has counts as if it had one.
+    All classes together then count alike, and the labels as much as before. A class that no label
+    has counts as if it had one.
     """
     labels = _labels_of(train)
     counts = np.bincount(labels[labels != IGNORED_LABEL], minlength=num_labels)

@@ -1,9 +1,7 @@
 """Baselines as an artifact, beside the figures of a version, and in the way of its alias."""
 
 import csv
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,13 +17,11 @@ from pipelines.stages.evaluation import (
     beside,
     build_baselines,
     build_evaluation,
-    figures_on,
 )
-from pipelines.store import Artifact, ArtifactStore, Built, Draft
+from pipelines.store import Artifact, ArtifactStore
 from pipelines.store.pruning import take_inventory
 from tests.pipelines.registry.classifiers import compared, finetuned, labelled_texts, proved
 from tests.pipelines.registry.conftest import Models
-from tests.pipelines.tasks.letters import pairs
 
 WELL = 150
 
@@ -49,11 +45,11 @@ def test_baselines_are_learned_once_and_come_out_alike(
     models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset, store = labelled_texts(models, tmp_path, size=300), models.context.store
-    first = build_baselines(finetuned(models, dataset, 0), dataset, store)
+    first = build_baselines(dataset, store)
     assert dict(first.manifest.inputs) == {"dataset": dataset.fingerprint}
     assert "scikit-learn" in first.manifest.settings["libraries"]
     bytes_of_it = first.local("answers.json").read_bytes()
-    assert build_baselines(finetuned(models, dataset, 30), dataset, store).reused
+    assert build_baselines(dataset, store).reused
     (values,) = answers_in(first).values()
     right = [
         a == item["label"]
@@ -61,7 +57,7 @@ def test_baselines_are_learned_once_and_come_out_alike(
     ]
     assert first.statistics["baseline/TF-IDF/accuracy"] == pytest.approx(np.mean(right))
     monkeypatch.setattr(learning, "_BASELINES_VERSION", 1_000)
-    again = build_baselines(finetuned(models, dataset, 0), dataset, store)
+    again = build_baselines(dataset, store)
     assert again.fingerprint != first.fingerprint
     assert again.local("answers.json").read_bytes() == bytes_of_it
 
@@ -82,40 +78,10 @@ def test_an_evaluation_and_a_card_have_them_beside_the_majority_class(
     card = model_card(submission, 1)
     assert f"majority class {figures['majority class']:.4f}, TF-IDF" in card
     # A look through the store tells that the evaluation stands on them, so `prune` keeps both.
-    found = build_baselines(model, dataset, models.context.store)
+    found = build_baselines(dataset, models.context.store)
     artifacts = [each for each in take_inventory(models.context.store) if each.manifest]
     (stored,) = (each for each in artifacts if each.fingerprint == evaluation.fingerprint)
     assert found.fingerprint in stored.inputs
-
-
-def test_mean_token_embeddings_are_those_of_the_encoder_that_was_tuned(
-    models: Models, tmp_path: Path
-) -> None:
-    random = np.random.default_rng(0)
-    path = tmp_path / "pairs.jsonl"
-    rows = [pairs(random) for _ in range(60)]
-    path.write_text("\n".join(json.dumps({**row, "label": int(row["label"])}) for row in rows))
-    settings = DatasetSettings(
-        family="sentence_embedding", source=LabelledFile(path=str(path), heldout_fraction=0.3)
-    )
-    dataset = build_dataset(settings, None, models.context)
-    encoder, store = models.encoder(1), models.context.store
-
-    def model_of(**inputs: Any) -> Artifact:
-        def build(draft: Draft) -> Built:
-            return Built([], {})
-
-        named = {"dataset": dataset, **inputs}
-        return store.get_or_build("finetuned", version=1, settings={}, inputs=named, build=build)
-
-    whole = build_baselines(model_of(encoder=encoder), dataset, store)
-    assert list(answers_in(whole)) == ["TF-IDF cosine", "mean token embedding"]
-    assert whole.manifest.inputs["encoder"] == encoder.fingerprint
-    gone = build_baselines(model_of(encoder="0" * 32), dataset, store)
-    assert list(answers_in(gone)) == ["TF-IDF cosine"]
-    heldout = read_items(dataset, "heldout")
-    again = figures_on(heldout, model_of(encoder=encoder), store)
-    assert again == whole.statistics
 
 
 @pytest.mark.slow  # its version answers in a process of its own
@@ -153,7 +119,7 @@ def test_a_family_without_baselines_is_held_against_the_rest(
 ) -> None:
     dataset = labelled_texts(models, tmp_path, size=300, seed=7)
     family = type(family_of(dataset))
-    monkeypatch.setattr(family, "baselines", lambda self, train, heldout, encoder=None: {})
-    found = build_baselines(finetuned(models, dataset, 0), dataset, models.context.store)
+    monkeypatch.setattr(family, "baselines", lambda self, train, heldout: {})
+    found = build_baselines(dataset, models.context.store)
     assert answers_in(found) == {}
     assert not dict(found.statistics)

@@ -4,25 +4,20 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from bert_core.model.catalogue import PretrainingModel
-from bert_core.training.state import save_model
-from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.tasks import Answers, Items, family, family_names
-from tests.pipelines.tasks.letters import CONFIG, TASKS, parts
+from tests.pipelines.tasks.letters import TASKS, parts
 
 # Single letters: what a bag of them knows, and what only their places or their kinds tell.
 LEARNED = {"classification": 0.9, "multi_label": 0.7, "regression": 0.7, "multiple_choice": 0.9}
 
 
-def learned(name: str, train: Items, heldout: Items, encoder: Path | None = None) -> dict[str, Any]:
-    return dict(family(name).baselines(train, heldout, encoder))
+def learned(name: str, train: Items, heldout: Items) -> dict[str, Any]:
+    return dict(family(name).baselines(train, heldout))
 
 
 def texts_of(labels: Sequence[str], seed: int, size: int) -> list[dict[str, Any]]:
@@ -35,15 +30,6 @@ def texts_of(labels: Sequence[str], seed: int, size: int) -> list[dict[str, Any]
         words = random.permutation([*common, *own]).tolist()
         rows.append({"text": " ".join(words), "second_text": None, "label": labels[place]})
     return rows
-
-
-@pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory, tokenizer: WordPieceTokenizer) -> Path:
-    folder = tmp_path_factory.mktemp("encoder") / "saved"
-    torch.manual_seed(0)
-    save_model(folder, PretrainingModel(CONFIG))
-    tokenizer.save(folder)
-    return folder
 
 
 def test_tfidf_is_what_scikit_learn_makes_of_the_same_texts() -> None:
@@ -66,12 +52,11 @@ def test_tfidf_is_what_scikit_learn_makes_of_the_same_texts() -> None:
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_a_family_has_baselines_that_its_scores_take(name: str, encoder: Path) -> None:
+def test_a_family_has_baselines_that_its_scores_take(name: str) -> None:
     task, (train, heldout) = family(name), parts(name)
-    given = encoder if task.baselines_read_encoder else None
-    found = learned(name, train, heldout, given)
+    found = learned(name, train, heldout)
     assert found
-    assert json.dumps(found) == json.dumps(learned(name, train, heldout, given))
+    assert json.dumps(found) == json.dumps(learned(name, train, heldout))
     for values in found.values():
         assert len(values) == len(heldout.rows)
         figures = task.figures(Answers(list(values), 0), heldout)
@@ -115,17 +100,14 @@ def test_the_sentence_that_shares_most_words_answers() -> None:
     assert context[answer["begin"] :].startswith(answer["text"])
 
 
-def test_cosines_follow_shared_words_and_shared_tokens(encoder: Path) -> None:
+def test_cosines_follow_shared_words() -> None:
     texts = [("a b c d", "a b c d", 1.0), ("a b c d", "a b x y", 0.5), ("a b c d", "x y z w", 0.0)]
     rows = [
         {"text": first, "second_text": second, "value": value} for first, second, value in texts
     ]
-    found = learned("sentence_embedding", Items(rows), Items(rows), encoder)
-    assert list(found) == ["TF-IDF cosine", "mean token embedding"]
-    for cosines in found.values():
-        assert cosines[0] == pytest.approx(1.0)
-        assert cosines[0] > cosines[1] > cosines[2]
-    assert list(learned("sentence_embedding", Items(rows), Items(rows))) == ["TF-IDF cosine"]
+    cosines = learned("sentence_embedding", Items(rows), Items(rows))["TF-IDF cosine"]
+    assert cosines[0] == pytest.approx(1.0)
+    assert cosines[0] > cosines[1] > cosines[2]
 
 
 def test_naming_the_families_imports_no_learner() -> None:

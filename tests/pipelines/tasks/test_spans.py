@@ -7,16 +7,9 @@ import pytest
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.errors import UserError
 from pipelines.tasks import Answers, Items, Reading, family
-from pipelines.tasks.scoring import (
-    Entity,
-    best_threshold,
-    entities,
-    entity_report,
-    entity_scores,
-    figures_of,
-    normalized,
-    score_of,
-)
+from pipelines.tasks.question_answering import normalized, score_of
+from pipelines.tasks.scoring import figures_of
+from pipelines.tasks.tagging import Entity, entities, entity_report, entity_scores
 from tests.pipelines.tasks.letters import CONFIG, TOKENS
 
 
@@ -140,21 +133,6 @@ def test_the_best_of_the_references_counts(
     score = score_of(answered, references)
     assert score.exact == exact
     assert score.f1 == pytest.approx(f1)
-
-
-def test_the_best_threshold_of_no_answer_is_found() -> None:
-    # Leads of "no answer", the score of the span, and whether there is an answer.
-    leads = [-3.0, -1.0, 0.5, 2.0]
-    scores = [1.0, 0.0, 0.8, 0.0]
-    is_answerable = [True, False, True, False]
-    # Answering the first alone scores 1 + 1 + 0 + 1, the first three 1 + 0 + 0.8 + 1.
-    assert best_threshold(leads, scores, is_answerable) == (-3.0, pytest.approx(3 / 4))
-    # Answering none of them may be the best.
-    threshold, best = best_threshold(leads, [0.0] * 4, is_answerable)
-    assert best == 0.5
-    assert all(lead > threshold for lead in leads)
-    # Answers with the same lead are given or left out together.
-    assert best_threshold([1.0, 1.0], [1.0, 0.0], [True, False])[1] == 0.5
 
 
 def test_combining_marks_at_the_end_of_an_answer_count() -> None:
