@@ -40,7 +40,7 @@ _NAMES: Final = {  # by the module that defines them
         "Position load_checkpoint load_encoder_into load_model save_checkpoint save_model"
     ),
     "training.step": "StepReport",
-    "vocabulary": "SPECIAL_TOKENS AddedToken Normalization WordPieceTokenizer",
+    "vocabulary": "SPECIAL_TOKENS Normalization WordPieceTokenizer",
 }
 _MODULE_OF: Final = {
     name: f"bert_core.{module}" for module, names in _NAMES.items() for name in names.split()

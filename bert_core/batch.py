@@ -5,7 +5,7 @@ B = sequences, T = tokens of all of them, S = tokens of the longest, M = predict
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -83,10 +83,10 @@ class RaggedBatch(OfTensors):
         computed = compute(rows, place < self.cu_seqlens.diff()[:, None])
         return computed.flatten(0, 1).index_select(0, index)
 
-    def reduced(self, values: Tensor, how: Literal["sum", "mean", "max"]) -> Tensor:
-        """[T, D] float32 -> [B, D], over the tokens of each sequence."""
+    def mean(self, values: Tensor) -> Tensor:
+        """[T, D] float32 -> [B, D] the mean of each sequence's tokens."""
         lengths = self.cu_seqlens.diff().long()
-        return torch.segment_reduce(values, how, lengths=lengths, axis=0, unsafe=True)
+        return torch.segment_reduce(values, "mean", lengths=lengths, axis=0, unsafe=True)
 
     @classmethod
     def from_arrays(

@@ -74,15 +74,14 @@ class EncoderConfig:
         return cls(**values)
 
 
-Pooling = Literal["mean", "cls", "max", "mean_sqrt_len", "pooled"]
+Pooling = Literal["mean", "cls"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingConfig:
     """How a text becomes one vector; raises ValueError for impossible values.
 
-    `pooling` takes of the hidden states their mean, that of [CLS], the maximum of each column,
-    their sum over the square root of their number, or the pooler's output. Texts are cut to
+    `pooling` takes of the hidden states their mean, or that of [CLS]. Texts are cut to
     `max_tokens` with the special ones (None: to what the encoder reads), and lower-cased first
     with `lowercase`, whatever the tokenizer does then.
     """

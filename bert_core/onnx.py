@@ -8,15 +8,13 @@ B = sequences, S = tokens of each, padding among them, T = B * S, C = choices of
 hidden size.
 """
 
-import copy
 import logging
-import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -27,7 +25,7 @@ from torch.export import Dim
 from bert_core.backends.operations import use_backend
 from bert_core.batch import RaggedBatch
 from bert_core.files import write_json
-from bert_core.hugging_face.sentence_transformers import POOLINGS, write_embedding
+from bert_core.hugging_face.sentence_transformers import write_embedding
 from bert_core.hugging_face.writing import architecture_of, embedding_of, their_config
 from bert_core.model.catalogue import (
     EncoderModel,
@@ -43,12 +41,11 @@ from bert_core.model.catalogue import (
     described,
 )
 from bert_core.model.task_models import TextLabeller
-from bert_core.model.trainable import pooled_tokens, pooler_of
 from bert_core.vocabulary import WordPieceTokenizer
 
 INPUTS: Final = ("input_ids", "attention_mask", "token_type_ids")
 OPSET: Final = 18
-LARGEST_IN_ONE_FILE = 3 * 2**29  # bytes of weights, as torch decides it; protobuf ends at 2**31
+MOST_BYTES = 2**31 - 2**24  # of weights: protobuf ends at 2**31, and the graph needs some
 MODEL_FILE: Final = "model.onnx"
 # Outputs with a value for each token; the others have one for each sequence.
 OF_TOKENS: Final = ("last_hidden_state", "start_logits", "end_logits")
@@ -80,13 +77,9 @@ class PaddedBatch(RaggedBatch):
     def in_rows(self, compute: Callable[[Tensor, Tensor], Tensor], values: Tensor) -> Tensor:
         return compute(values.unflatten(0, self.is_token.shape), self.is_token).flatten(0, 1)
 
-    def reduced(self, values: Tensor, how: Literal["sum", "mean", "max"]) -> Tensor:
-        is_token = self.is_token[:, :, None]
-        rows = values.unflatten(0, self.is_token.shape)
-        if how == "max":
-            return rows.masked_fill(~is_token, -torch.inf).amax(dim=1)
-        sums = (rows * is_token).sum(dim=1)
-        return sums if how == "sum" else sums / is_token.sum(dim=1)
+    def mean(self, values: Tensor) -> Tensor:
+        rows = values.unflatten(0, self.is_token.shape) * self.is_token[:, :, None]
+        return rows.sum(dim=1) / self.is_token[:, :, None].sum(dim=1)
 
 
 class PaddedModel(nn.Module):
@@ -168,33 +161,14 @@ def outputs_of(model: Model, tokens: RaggedBatch) -> dict[str, Tensor]:
     return dict(zip(output_names(model), values, strict=True))
 
 
-def answer_of(model: Model, outputs: dict[str, Tensor], *positions: Any) -> Any:
-    """What calling `model` returns, made of its `outputs_of`."""
-    if isinstance(model, SentenceEncoder):
-        return outputs["sentence_embedding"]
-    if isinstance(model, EncoderModel):
-        return outputs["last_hidden_state"]
-    if isinstance(model, SpanPredictor):
-        return torch.stack((outputs["start_logits"], outputs["end_logits"]), dim=-1)
-    logits = outputs["logits"]
-    if isinstance(model, SequenceRegressor):
-        return logits[:, 0]
-    if isinstance(model, PretrainingModel):
-        return logits[positions[0]], outputs.get("seq_relationship_logits")
-    return logits[positions[0]] if isinstance(model, LanguageModel) else logits
-
-
 def _vectors(model: Model, hidden: Tensor, tokens: RaggedBatch) -> Tensor:
-    """[B, D], as `bert_core.inference.embed` makes them."""
+    """[B, D], as `bc.embed` makes them."""
     how = model.embedding
     assert how is not None
-    if how.pooling in ("cls", "pooled"):
-        first = hidden.index_select(0, tokens.first_positions)
-        vectors = first if how.pooling == "cls" else pooler_of(model)(first)
-    else:
-        vectors = pooled_tokens(hidden, tokens, how.pooling)
+    is_cls = how.pooling == "cls"
+    vectors = hidden.index_select(0, tokens.first_positions) if is_cls else tokens.mean(hidden)
     is_unit = how.normalize or isinstance(model, SentenceEncoder)
-    return F.normalize(vectors.float(), dim=-1) if is_unit else vectors.float()
+    return F.normalize(vectors, dim=-1) if is_unit else vectors
 
 
 def export_onnx(model: Model, path: Path | str) -> None:
@@ -204,12 +178,17 @@ def export_onnx(model: Model, path: Path | str) -> None:
     padding on the right, of multiple choice [batch, choices, tokens]. Outputs have the names that
     `transformers` and Optimum give them: `logits`, `start_logits` and `end_logits`, or
     `last_hidden_state` and, of an encoder that says how it makes vectors, `sentence_embedding`.
-    Weights are float32, in the file itself, or beside it in `data_path(path)` where they are more
-    than protobuf can hold. Raises ValueError for a head that cannot be written, and
-    ModuleNotFoundError without the extra `onnx`.
+    Weights are float32, in the file itself. Raises ValueError for a head that cannot be written and
+    for more weights than an ONNX file holds, and ModuleNotFoundError without the extra `onnx`.
     """
     from onnxscript import ir  # torch's own message names no extra of ours
 
+    num_bytes = sum(each.nbytes for each in model.state_dict().values())
+    if num_bytes > MOST_BYTES:
+        raise ValueError(
+            f"an ONNX file holds at most 2 GiB of weights, got {num_bytes / 2**30:.1f} GiB; export "
+            "the model for transformers"
+        )
     padded = PaddedModel(model).eval()
     batch, choices = Dim("batch_size"), Dim("num_choices")
     tokens = Dim("sequence_length", max=model.config.max_position_embeddings)
@@ -217,7 +196,7 @@ def export_onnx(model: Model, path: Path | str) -> None:
     shape = _TRACED if is_choice else (_TRACED[0], _TRACED[2])
     axes = (batch, choices, tokens) if is_choice else (batch, tokens)
     rows = tuple(torch.ones(shape, dtype=torch.int64, device=model.device) for _ in INPUTS)
-    with torch.no_grad(), quiet():
+    with torch.no_grad(), _quiet():
         shapes = (axes,) * len(INPUTS)
         program = torch.export.export(padded, rows, dynamic_shapes=shapes)
         written = torch.onnx.export(
@@ -231,17 +210,11 @@ def export_onnx(model: Model, path: Path | str) -> None:
             verbose=False,
         )
     assert written is not None
-    is_large = sum(each.nbytes for each in model.state_dict().values()) > LARGEST_IN_ONE_FILE
-    ir.save(written.model, path, external_data=data_path(path).name if is_large else None)
-
-
-def data_path(path: Path | str) -> Path:
-    """The file of weights over `LARGEST_IN_ONE_FILE`; the name is that of transformers.js."""
-    return Path(f"{path}_data")
+    ir.save(written.model, path)
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def _quiet() -> Iterator[None]:
     """A block without the messages of the exporter."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
@@ -254,9 +227,9 @@ def quiet() -> Iterator[None]:
 
 
 def encoder_alone(model: Model, pooling: str) -> EncoderModel:
-    """The encoder of `model`, which makes vectors by `pooling`.
+    """The encoder of `model`, which makes vectors by `pooling`, `mean` or `cls`.
 
-    It shares the weights. Raises ValueError for a pooling that sentence-transformers lacks.
+    It shares the weights. Raises ValueError for another pooling.
     """
     with torch.device("meta"):  # its own weights are replaced
         alone = EncoderModel(model.config, pooler=False)
@@ -267,99 +240,73 @@ def encoder_alone(model: Model, pooling: str) -> EncoderModel:
 def write_onnx_folder(draft: Path, model: Model, tokenizer: WordPieceTokenizer) -> None:
     """Write `model.onnx`, the tokenizer and the settings of `model` into the folder `draft`.
 
-    Weights of more than 1.5 GiB are in `model.onnx_data`. Raises ValueError and
-    ModuleNotFoundError as `export_onnx` does.
+    Raises ValueError and ModuleNotFoundError as `export_onnx` does.
     """
     export_onnx(model, draft / MODEL_FILE)
     config = model.config
-    described = their_config(model, architecture_of(model), tokenizer)
-    if data_path(draft / MODEL_FILE).exists():
-        described["transformers.js_config"] = {"use_external_data_format": {MODEL_FILE: True}}
-    write_json(draft / "config.json", described)
+    write_json(draft / "config.json", their_config(model, architecture_of(model), tokenizer))
     tokenizer.save(draft, max_tokens=config.max_position_embeddings)
     how = model.embedding
-    if isinstance(model, EncoderModel | SentenceEncoder) and how and how.pooling in POOLINGS:
+    if isinstance(model, EncoderModel | SentenceEncoder) and how is not None:
         how = replace(how, normalize=how.normalize or isinstance(model, SentenceEncoder))
         write_embedding(draft, how, config.hidden_size, config.max_position_embeddings)
 
 
-@dataclass
-class OnnxModel:
-    """An ONNX file, run by ONNX Runtime on the CPU; `model` is what it was made of.
+class Comparison(NamedTuple):
+    """How far an ONNX file is from its model."""
 
-    It counts sequences and seconds, and the largest difference from the model's outputs.
+    difference: float  # the largest of any output's value
+    magnitude: float  # the largest value of the model's own outputs
+
+
+class OnnxModel:
+    """The ONNX file `path`, run by ONNX Runtime on the CPU; `model` is what it was made of.
+
+    With `num_threads` 0 it has a thread for each core.
     """
 
-    path: Path
-    model: Model
-    num_threads: int = 0  # 0: one for each core
-    difference: float = 0.0  # the largest of any output's value
-    magnitude: float = 0.0  # the largest value of the model's own outputs
-    num_sequences: int = 0
-    seconds: float = 0.0  # in ONNX Runtime
-    session: Any = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
+    def __init__(self, path: Path | str, model: Model, num_threads: int = 0) -> None:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = self.num_threads
+        options.intra_op_num_threads = num_threads
+        self.model = model
         self.session = onnxruntime.InferenceSession(
-            str(self.path), options, providers=["CPUExecutionProvider"]
+            str(path), options, providers=["CPUExecutionProvider"]
         )
 
-    @property
-    def num_bytes(self) -> int:
-        """Of the file, and of the one with its weights if there is one."""
-        files = (self.path, data_path(self.path))
-        return sum(each.stat().st_size for each in files if each.exists())
-
     def outputs(self, tokens: RaggedBatch) -> dict[str, Tensor]:
-        """What the file gives for `tokens`, padded on the way: as `outputs_of` the model."""
-        rows = dict(zip(INPUTS, self._rows(tokens), strict=True))
-        names = output_names(self.model)
-        start = time.perf_counter()
-        arrays = self.session.run(list(names), rows)
-        self.seconds += time.perf_counter() - start
-        self.num_sequences += tokens.num_sequences
-        outputs = {name: torch.from_numpy(each) for name, each in zip(names, arrays, strict=True)}
-        if isinstance(self.model, MultipleChoice):
-            return {"logits": outputs["logits"][0]}
-        index = tokens.padded_positions
-        return {
-            name: values.flatten(0, 1)[index] if is_of_tokens(self.model, name) else values
-            for name, values in outputs.items()
-        }
+        """What the file gives for `tokens`, padded on the way: as `outputs_of` the model.
 
-    def answering(self, *, compared: bool = False) -> Model:
-        """A model that computes with the file and can be used like the original one.
-
-        With `compared` the original computes the same: see `compare`.
+        Of multiple choice all sequences are choices of one question.
         """
-        twin = copy.copy(self.model)
-
-        def forward(tokens: RaggedBatch, *rest: Any) -> Any:
-            outputs = self.compare(tokens) if compared else self.outputs(tokens)
-            return answer_of(self.model, outputs, *rest)
-
-        twin.__dict__["forward"] = forward
-        return twin
-
-    @torch.inference_mode()
-    def compare(self, tokens: RaggedBatch) -> dict[str, Tensor]:
-        """The same `outputs`, compared with the model's: updates `difference` and `magnitude`."""
-        outputs = self.outputs(tokens)
-        for name, ours in outputs_of(self.model, tokens).items():
-            far = float((outputs[name] - ours).abs().max())
-            self.difference = max(self.difference, far if np.isfinite(far) else np.inf)
-            self.magnitude = max(self.magnitude, float(ours.abs().max()))
-        return outputs
-
-    def _rows(self, tokens: RaggedBatch) -> list[np.ndarray]:
-        """The inputs, [B, S]; of multiple choice all sequences are choices of one question."""
+        is_choice = isinstance(self.model, MultipleChoice)
         is_token = torch.ones_like(tokens.input_ids)
         rows = [
             tokens.padded(values, 0).numpy()
             for values in (tokens.input_ids, is_token, tokens.token_type_ids)
         ]
-        return [each[None] for each in rows] if isinstance(self.model, MultipleChoice) else rows
+        rows = [each[None] for each in rows] if is_choice else rows
+        names = output_names(self.model)
+        arrays = self.session.run(list(names), dict(zip(INPUTS, rows, strict=True)))
+        outputs = {name: torch.from_numpy(each) for name, each in zip(names, arrays, strict=True)}
+        if is_choice:
+            return {"logits": outputs["logits"][0]}
+        return {
+            name: values.flatten(0, 1)[tokens.padded_positions]
+            if is_of_tokens(self.model, name)
+            else values
+            for name, values in outputs.items()
+        }
+
+    @torch.inference_mode()
+    def compare(self, batches: Iterable[RaggedBatch]) -> Comparison:
+        """How far the file's outputs for all `batches` are from the model's."""
+        difference = magnitude = 0.0
+        for tokens in batches:
+            outputs = self.outputs(tokens)
+            for name, ours in outputs_of(self.model, tokens).items():
+                far = float((outputs[name] - ours).abs().max())
+                difference = max(difference, far if np.isfinite(far) else np.inf)
+                magnitude = max(magnitude, float(ours.abs().max()))
+        return Comparison(difference, magnitude)

@@ -6,7 +6,7 @@ in a text stays text and never becomes a special token.
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,71 +20,89 @@ from tokenizers.normalizers import Sequence as NormalizerSequence
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 
+from bert_core.files import entry, read_json, read_optional_json, read_text
 from bert_core.masking import MaskableVocabulary
-from bert_core.tokenizer_files import (
-    SAVED_FILES,
-    SPECIAL_ROLES,
-    SPECIAL_TOKENS,
-    AddedToken,
-    Normalization,
-    read_tokenizer,
-)
 
-__all__ = [
-    "CONTINUATION", "LONGEST_WORD", "MASK", "SPECIAL_TOKENS", "AddedToken", "Normalization",
-    "WordPieceTokenizer", "build_normalizer",
-]  # fmt: skip
-
+SPECIAL_TOKENS: Final = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS
 CONTINUATION: Final = "##"
 LONGEST_WORD: Final = 100  # characters; a longer one is [UNK], as published
+
+_ROLES: Final = {f"{token.strip('[]').lower()}_token": token for token in SPECIAL_TOKENS}
+_VOCABULARY, _WHOLE, _SETTINGS = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
+SAVED_FILES: Final = (_VOCABULARY, _WHOLE, _SETTINGS)  # what we write
+TOKENIZER_FILES: Final = (*SAVED_FILES, "special_tokens_map.json", "added_tokens.json")
+# Classes whose rules for texts are BERT's: some published BERTs name their descendants' ones.
+_CLASSES: Final = frozenset(
+    (
+        "BertTokenizer", "ConvBertTokenizer", "DistilBertTokenizer", "ElectraTokenizer",
+        "LayoutLMTokenizer", "MobileBertTokenizer", "RetriBertTokenizer", "SqueezeBertTokenizer",
+        "PreTrainedTokenizer", "TokenizersBackend",
+    )
+)  # fmt: skip
+# Settings that change what tokens come out, and their values as published.
+_PUBLISHED: Final = {
+    "do_basic_tokenize": (True, None), "never_split": ([], None), "auto_map": ({}, None),
+}  # fmt: skip
+_MODEL: Final = {
+    "type": "WordPiece", "unk_token": UNK, "continuing_subword_prefix": CONTINUATION,
+    "max_input_chars_per_word": LONGEST_WORD,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Normalization:
+    """What happens to a text before it is cut into tokens.
+
+    With `compose` a letter and its marks become one character where Unicode has one (form NFC), so
+    that both spellings of a word are the same word. Published BERTs do not compose.
+    """
+
+    lowercase: bool = True
+    strip_accents: bool | None = None  # None: as published, together with lowercase
+    split_chinese_characters: bool = True
+    compose: bool = False
+
+    @property
+    def strips_accents(self) -> bool:
+        """Whether accents and all other combining marks are removed."""
+        return self.lowercase if self.strip_accents is None else self.strip_accents
 
 
 class WordPieceTokenizer:
     """A vocabulary and the rules to read and write text with it.
 
-    `tokens[i]` is the token with id i. `added_tokens` are matched whole, before a text is split
-    into words; those that the vocabulary lacks get the next ids and are listed in `tokens`. Raises
-    ValueError unless all five special tokens are there and no token is there twice.
+    `tokens[i]` is the token with id i. Raises ValueError unless all five special tokens are there
+    and no token is there twice.
     """
 
-    def __init__(
-        self,
-        tokens: Sequence[str],
-        normalization: Normalization | None = None,
-        added_tokens: Sequence[AddedToken] = (),
-    ) -> None:
-        known = set(tokens)
-        new = [token.content for token in added_tokens if token.content not in known]
-        self.tokens = (*tokens, *new)
-        self.num_words = len(tokens)  # without added tokens that the vocabulary lacks
-        self.added_tokens = tuple(added_tokens)
+    def __init__(self, tokens: Sequence[str], normalization: Normalization | None = None) -> None:
+        self.tokens = tuple(tokens)
         self.normalization = normalization or Normalization()
         self._ids = {token: index for index, token in enumerate(self.tokens)}
         _check_tokens(self.tokens, self._ids)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
             self._ids[token] for token in SPECIAL_TOKENS
         )
-        words = {token: self._ids[token] for token in tokens}
-        self._tokenizer = _build_tokenizer(words, self.normalization, self.added_tokens)
-        self._maskable: MaskableVocabulary | None = None
+        self._special_ids = {self._ids[token] for token in SPECIAL_TOKENS}
+        self._tokenizer = _build_tokenizer(self._ids, self.normalization)
 
     @classmethod
     def from_directory(
         cls, directory: str | Path, *, lowercase: bool | None = None
     ) -> "WordPieceTokenizer":
-        """Load `vocab.txt` or `tokenizer.json`, with the settings and added tokens of the folder.
+        """Load `tokenizer.json`, or `vocab.txt` and the settings beside it.
 
         `lowercase` decides where no file says it or two contradict each other, and must agree with
         them otherwise. Raises ValueError, naming the file, if it does not, where files
         contradict each other or are broken, and for a tokenizer that is not BERT's.
         """
         folder = Path(directory)
-        files = read_tokenizer(folder, lowercase)
         try:
-            return cls(files.tokens, files.normalization, files.added_tokens)
+            return cls(*_read_tokenizer(folder, lowercase))
         except ValueError as error:
-            raise ValueError(f"{folder}: {error}") from error
+            where = "" if str(folder) in str(error) else f"{folder}: "
+            raise ValueError(f"{where}{error}") from error
 
     @property
     def vocab_size(self) -> int:
@@ -121,7 +139,7 @@ class WordPieceTokenizer:
 
     def decode(self, ids: Iterable[int], *, keep_special: bool = False) -> str:
         """A readable text with these tokens; special tokens are left out unless asked for."""
-        special = set() if keep_special else self._special_ids()
+        special = set() if keep_special else self._special_ids
         tokens = [self.id_to_token(int(index)) for index in ids if int(index) not in special]
         text: str = self._tokenizer.decoder.decode(tokens) if tokens else ""
         return text
@@ -140,31 +158,16 @@ class WordPieceTokenizer:
 
     def maskable(self) -> MaskableVocabulary:
         """What masking has to know of this vocabulary."""
-        if self._maskable is None:
-            self._maskable = self._build_maskable()
-        return self._maskable
-
-    def _build_maskable(self) -> MaskableVocabulary:
         is_maskable = np.ones(self.vocab_size, dtype=np.bool_)
-        special = self._special_ids()
-        is_maskable[list(special - {self.unk_id, self.mask_id})] = False
+        is_maskable[[self.pad_id, self.cls_id, self.sep_id]] = False
         return MaskableVocabulary(
             mask_id=self.mask_id,
             is_maskable=is_maskable,
             continues_word=np.array([token.startswith(CONTINUATION) for token in self.tokens]),
             replacement_ids=np.array(
-                [
-                    index
-                    for index, token in enumerate(self.tokens)
-                    if index not in special and not _is_reserved(token)
-                ]
+                [index for index, token in enumerate(self.tokens) if not _is_reserved(token)]
             ),
         )
-
-    def _special_ids(self) -> set[int]:
-        """The ids of the published special tokens and of special added tokens."""
-        added = {self._ids[token.content] for token in self.added_tokens if token.special}
-        return added | {self._ids[token] for token in SPECIAL_TOKENS}
 
     def save(self, directory: str | Path, *, max_tokens: int = 512) -> None:
         """Write `vocab.txt`, `tokenizer.json` and what else `AutoTokenizer` needs.
@@ -187,32 +190,15 @@ class WordPieceTokenizer:
             "strip_accents": self.normalization.strip_accents,
             "tokenize_chinese_chars": self.normalization.split_chinese_characters,
             "model_max_length": max_tokens,
-            **SPECIAL_ROLES,
+            **_ROLES,
         }
         if by_file:
             settings["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
-        whole = self._tokenizer.to_str(pretty=True)
-        if self.added_tokens:
-            whole = self._with_true_flags(whole, settings)
-        listed = "".join(f"{token}\n" for token in self.tokens[: self.num_words])
-        texts = listed, whole + "\n", json.dumps(settings, indent=2) + "\n"
-        return dict(zip(SAVED_FILES, texts, strict=True))
-
-    def _with_true_flags(self, whole: str, settings: dict[str, Any]) -> str:
-        """`tokenizer.json` and the settings, with the flags of added tokens as they were given."""
-        values = json.loads(whole)
-        flags = {token.content: token.to_dict() for token in self.added_tokens}
-        values["added_tokens"] = [
-            {**token, **flags.get(token["content"], {})} for token in values["added_tokens"]
-        ]
-        settings["added_tokens_decoder"] = {
-            str(token["id"]): {key: value for key, value in token.items() if key != "id"}
-            for token in values["added_tokens"]
+        return {
+            _VOCABULARY: "".join(f"{token}\n" for token in self.tokens),
+            _WHOLE: self._tokenizer.to_str(pretty=True) + "\n",
+            _SETTINGS: json.dumps(settings, indent=2) + "\n",
         }
-        settings["additional_special_tokens"] = [
-            token.content for token in self.added_tokens if token.special
-        ]
-        return json.dumps(values, indent=2, ensure_ascii=False)
 
 
 def _is_reserved(token: str) -> bool:
@@ -231,9 +217,7 @@ def _check_tokens(tokens: tuple[str, ...], ids: dict[str, int]) -> None:
         raise ValueError(f"every token must be listed once, but {twice!r} is there twice")
 
 
-def _build_tokenizer(
-    ids: dict[str, int], normalization: Normalization, added_tokens: Sequence[AddedToken] = ()
-) -> Tokenizer:
+def _build_tokenizer(ids: dict[str, int], normalization: Normalization) -> Tokenizer:
     """The library's tokenizer for a vocabulary: BERT's normalizer, words, tokens and template."""
     model = WordPiece(
         ids,
@@ -254,9 +238,6 @@ def _build_tokenizer(
     special = sorted(SPECIAL_TOKENS, key=ids.__getitem__)
     tokenizer.add_special_tokens([tokenizers.AddedToken(token, special=True) for token in special])
     tokenizer.encode_special_tokens = True  # "[CLS]" in a text is five characters, not a token
-    # The library would then pass over all that is special: to it these are not.
-    ordinary = [replace(token, special=False).to_dict() for token in added_tokens]
-    tokenizer.add_tokens([tokenizers.AddedToken(**token) for token in ordinary])
     return tokenizer
 
 
@@ -269,3 +250,148 @@ def build_normalizer(normalization: Normalization) -> Normalizer:
         lowercase=normalization.lowercase,
     )
     return NormalizerSequence([NFC(), rules]) if normalization.compose else rules
+
+
+def read_tokens(path: Path) -> tuple[str, ...]:
+    """The tokens of a `vocab.txt`, a line each; raises ValueError, naming it, if it holds none.
+
+    Only a line feed ends a line: some vocabularies hold tokens such as U+2028.
+    """
+    if not path.is_file():
+        raise ValueError(f"{path.parent} has neither vocab.txt nor tokenizer.json; is it complete?")
+    text = read_text(path)
+    if not text.strip():
+        raise ValueError(f"{path} is empty: it needs a token on each line")
+    return tuple(line.rstrip("\r") for line in text.removesuffix("\n").split("\n"))
+
+
+def _read_tokenizer(folder: Path, lowercase: bool | None) -> tuple[tuple[str, ...], Normalization]:
+    """The tokens and rules of the tokenizer in `folder`."""
+    settings, whole, listed = folder / _SETTINGS, folder / _WHOLE, folder / _VOCABULARY
+    values = read_optional_json(settings)
+    _check_settings(folder, values)
+    cases = [entry(values, "do_lower_case", bool, settings)]
+    if whole.is_file():
+        tokens, rules = _read_whole(whole)
+        if listed.is_file() and read_tokens(listed)[: len(tokens)] != tokens:
+            raise ValueError(
+                f"{listed} and tokenizer.json hold different vocabularies; remove the file that is "
+                "not the model's"
+            )
+        cases.append(rules["lowercase"])
+        accents, chinese = rules["strip_accents"], rules["handle_chinese_chars"]
+        compose = rules["compose"]
+    else:
+        tokens, compose = read_tokens(listed), False
+        _check_nothing_is_added(folder, _added_in_older_files(folder, values))
+        accents = entry(values, "strip_accents", bool, settings)
+        chinese = entry(values, "tokenize_chinese_chars", bool, settings)
+    normalization = Normalization(
+        lowercase=_case(folder, cases, lowercase),
+        strip_accents=accents,
+        split_chinese_characters=chinese is not False,
+        compose=compose,
+    )
+    return tokens, normalization
+
+
+def _check_settings(folder: Path, settings: dict[str, Any]) -> None:
+    """Refuse another class of tokenizer, and settings that change the rules."""
+    config = folder / "config.json"
+    for path, values in ((folder / _SETTINGS, settings), (config, read_optional_json(config))):
+        name = entry(values, "tokenizer_class", str, path)
+        if name is not None and name.removesuffix("Fast") not in _CLASSES:
+            raise ValueError(
+                f"{path} names the tokenizer {name}, which has other rules than BERT's and cannot "
+                "be read here"
+            )
+    for key, published in _PUBLISHED.items():
+        if settings.get(key) not in published:
+            raise ValueError(
+                f"{folder / _SETTINGS} says {key}={settings[key]!r:.80}, which is not read here; "
+                f"as published it is {published[0]!r}"
+            )
+    for role, token in _ROLES.items():
+        value = settings.get(role)
+        content = value.get("content") if isinstance(value, dict) else value
+        if content not in (None, token):
+            raise ValueError(
+                f"{folder / _SETTINGS} must call the {role} {token}, as published, got {content!r}"
+            )
+
+
+def _read_whole(path: Path) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """The tokens of a `tokenizer.json` in the order of their ids, and how it normalizes."""
+    read_json(path)  # raises where it is none
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library has no narrower one
+        raise ValueError(f"{path} is no tokenizer ({error}); is it complete?") from error
+    parts = json.loads(tokenizer.to_str())
+    rules, vocabulary = parts["normalizer"] or {}, parts["model"].pop("vocab")
+    steps = rules.get("normalizers") or [rules]
+    compose = len(steps) == 2 and steps[0] == {"type": "NFC"}
+    rules = {**steps[-1], "compose": compose}
+    encoded = [tokenizer.encode([], pair, is_pretokenized=True) for pair in (None, [])]
+    templates = [(each.tokens, each.type_ids) for each in encoded]
+    published = [([CLS, SEP], [0, 0]), ([CLS, SEP, SEP], [0, 0, 1])]
+    if (
+        parts["model"] != _MODEL
+        or parts["pre_tokenizer"] != {"type": "BertPreTokenizer"}
+        or rules.get("type") != "BertNormalizer"
+        or not rules["clean_text"]
+        or len(steps) != 1 + compose
+        # A file without a template leaves it to BERT.
+        or (tokenizer.post_processor is not None and templates != published)
+    ):
+        raise ValueError(
+            f"{path} must have the rules of BERT's tokenizer as published: BertNormalizer, "
+            "alone or after NFC, BertPreTokenizer, WordPiece, [CLS] and [SEP] around all texts"
+        )
+    _check_nothing_is_added(path, [each["content"] for each in parts["added_tokens"]])
+    tokens = {index: token for token, index in vocabulary.items()}
+    if not tokens or set(tokens) != set(range(len(vocabulary))):
+        raise ValueError(f"{path} must number its {len(vocabulary):,} tokens from 0 without gaps")
+    return tuple(tokens[index] for index in range(len(tokens))), rules
+
+
+def _added_in_older_files(folder: Path, settings: dict[str, Any]) -> list[Any]:
+    """What files beside a `vocab.txt` add to its tokens."""
+    texts: list[Any] = list(read_optional_json(folder / "added_tokens.json"))
+    for values in (settings, read_optional_json(folder / "special_tokens_map.json")):
+        for key, value in values.items():
+            if key.endswith("_token"):  # a role
+                texts.append(value)
+            elif key in ("additional_special_tokens", "extra_special_tokens"):
+                texts += value.values() if isinstance(value, dict) else value or ()
+            elif key == "added_tokens_decoder" and isinstance(value, dict):
+                texts += value.values()
+    return [each.get("content") if isinstance(each, dict) else each for each in texts]
+
+
+def _check_nothing_is_added(path: Path, tokens: Iterable[Any]) -> None:
+    added = [each for each in tokens if isinstance(each, str) and each not in (*SPECIAL_TOKENS, "")]
+    if added:
+        raise ValueError(
+            f"{path} adds tokens such as {added[0]!r} to the vocabulary, which are not read here; "
+            "take a tokenizer without any"
+        )
+
+
+def _case(folder: Path, cases: list[bool | None], asked: bool | None) -> bool:
+    """Whether the vocabulary is uncased, as the files say, or else `asked`."""
+    stated = {case for case in cases if case is not None}
+    if asked is not None and (not stated or asked in stated):
+        return asked
+    if asked is None and len(stated) == 1:
+        return stated.pop()
+    names = (f"{_SETTINGS} do_lower_case", f"{_WHOLE} lowercase")
+    lines = [f"{name}={case}" for name, case in zip(names, cases, strict=False)]
+    raise ValueError(
+        f"{folder} must say whether its vocabulary is uncased, but says {', '.join(lines)}; "
+        + (
+            "say it (lowercase=True or False in Python, --uncased or --cased on the command line)"
+            if asked is None
+            else f"lowercase={asked} was asked for: leave it out, or correct the files"
+        )
+    )

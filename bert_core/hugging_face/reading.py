@@ -1,7 +1,6 @@
 """Read a Hugging Face BERT directory, with every tensor accounted for."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,32 +9,40 @@ from torch import Tensor
 
 from bert_core.config import EncoderConfig
 from bert_core.files import entry, listed, read_json, read_tensors
-from bert_core.hugging_face.heads import head_of, settings_of
 from bert_core.hugging_face.sentence_transformers import model_folder, read_embedding
 from bert_core.hugging_face.tensors import (
     CONFIG_NAMES,
-    REDUNDANT,
+    PROBLEMS,
+    TASKS,
     from_hugging_face,
-    layers_in,
-    modern_name,
     to_hugging_face,
 )
 from bert_core.model.catalogue import MODELS, Model, build_model
-from bert_core.model.encoder import sinusoids
 
 # Raise where the same files would give another model or other tokens than before.
 READING_VERSION: Final = 5
-_POSITIONS: Final = "bert.embeddings.position_embeddings.weight"
-_ROUNDING_OF_POSITIONS: Final = 0.01  # what half precision leaves of numbers up to 1
-_PUBLISHED: Final = (
-    ("hidden_act", "gelu"), ("position_embedding_type", "absolute"),
-    ("add_cross_attention", False),
-)  # fmt: skip
-_FILES: Final = ("model.safetensors", "pytorch_model.bin")
-_FOREIGN: Final = {  # files of other programs' checkpoints, by how they end
-    ".ckpt.index": "TensorFlow", "model.ckpt.meta": "TensorFlow", ".h5": "TensorFlow",
-    ".msgpack": "Flax", ".onnx": "ONNX", ".gguf": "llama.cpp",
+_PUBLISHED: Final = {
+    "hidden_act": "gelu", "position_embedding_type": "absolute", "add_cross_attention": False,
 }  # fmt: skip
+_PREDICTIONS: Final = "cls.predictions.bias"
+_NEXT_SENTENCE: Final = "cls.seq_relationship.weight"
+# A tensor that a checkpoint of each architecture must hold besides the encoder.
+_HEAD_TENSORS: Final = {
+    **dict.fromkeys(TASKS, "classifier.weight"),
+    **dict.fromkeys(("BertForPreTraining", "BertForMaskedLM", "BertLMHeadModel"), _PREDICTIONS),
+    "BertForQuestionAnswering": "qa_outputs.weight",
+    "BertForNextSentencePrediction": _NEXT_SENTENCE,
+}
+_LABELLED: Final = (
+    "sequence_classification", "multi_label_classification", "token_classification",
+)  # fmt: skip
+# Copies of other tensors, which must be equal to them, and fixed tables.
+_COPIES: Final = {
+    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias": _PREDICTIONS,
+}
+_FIXED: Final = ("bert.embeddings.position_ids", "bert.embeddings.token_type_ids")
+_OTHER_HEADS: Final = "name the head encoder to read the encoder alone"
 
 
 def import_model(directory: Path | str, head: str | None = None) -> Model:
@@ -47,53 +54,28 @@ def import_model(directory: Path | str, head: str | None = None) -> Model:
     the file, for one that is broken, for another architecture or task than ours, and for missing or
     unexpected tensors, listing them.
     """
-    root = Path(directory)
-    folder = model_folder(root)
-    path = folder / "config.json"
-    if not path.is_file():
-        raise ValueError(f"{folder} has no config.json; is it a saved model?")
-    config = read_json(path)
     if head is not None and head not in MODELS:
         raise ValueError(f"head must be one of {', '.join(MODELS)}, got {head!r}")
+    folder = model_folder(directory)
+    path = folder / "config.json"
+    config = read_json(path)
     _check_architecture(config, path)
-    checkpoint = Checkpoint(folder)
-    tensors = checkpoint.tensors
-    found = head_of(config, tensors, path) if head is None else head
-    settings = settings_of(found, config, tensors, path)
-    is_causal = bool(entry(config, "is_decoder", bool, path)) or found == "language_model"
-    encoder = _encoder_config(config, path, causal=is_causal)
-    encoder = _with_its_positions(encoder, tensors)
-    wanted = _wanted(found, encoder, settings, tensors, path)
-    # A decoder belongs to the head that predicts tokens.
-    has_decoder = "cls.predictions.bias" in wanted or head is None
-    known = {*wanted, *(n for n in REDUNDANT if has_decoder or "decoder" not in n)}
-    tensors = {
-        name: tensor
-        for name, tensor in tensors.items()
-        # A model without a pooler leaves that of the encoder it was made from unread.
-        if name in known or not (head is not None or name.startswith("bert.pooler."))
-    }
-    _check(wanted, checkpoint, tensors, folder, found)
-    _check_decoder(config, tensors, path)
-    embedding = read_embedding(root, encoder.max_position_embeddings, encoder.hidden_size)
-    model = build_model(found, encoder, **settings)
-    model.load_state_dict(from_hugging_face(tensors))
-    model.embedding = embedding
+    tensors = _read_weights(folder)
+    kept = head or _head_of(config, tensors, path)
+    settings = _settings_of(kept, config, tensors, path)
+    is_causal = entry(config, "is_decoder", bool, path) or kept == "language_model"
+    encoder = _encoder_config(config, path, causal=bool(is_causal))
+    expected = _expected(kept, encoder, settings, tensors, path)
+    if head is None or _PREDICTIONS in expected:
+        _check_tied(config, tensors, path)
+    known = {*expected, *_COPIES, *_FIXED}
+    # A model without a pooler leaves that of the encoder it was made from unread.
+    unexpected = [name for name in tensors if name not in known and "bert.pooler." not in name]
+    _check_tensors(folder, kept, expected, tensors, [] if head else unexpected)
+    model = build_model(kept, encoder, **settings)
+    model.load_state_dict(from_hugging_face(tensors, model.state_dict(), kept))
+    model.embedding = read_embedding(Path(directory), encoder.max_position_embeddings)
     return model
-
-
-def _with_its_positions(encoder: EncoderConfig, tensors: dict[str, Tensor]) -> EncoderConfig:
-    """Computed positions where the table holds them; one that was trained since is learned."""
-    table = tensors.get(_POSITIONS)
-    if encoder.positions != "sinusoidal" or table is None:
-        return encoder
-    same = table.ndim == 2 and torch.allclose(
-        table.float(), sinusoids(*table.shape), atol=_ROUNDING_OF_POSITIONS
-    )
-    if not same:
-        return replace(encoder, positions="learned")
-    del tensors[_POSITIONS]
-    return encoder
 
 
 def _check_architecture(config: dict[str, Any], path: Path) -> None:
@@ -105,11 +87,80 @@ def _check_architecture(config: dict[str, Any], path: Path) -> None:
             f"{path} must describe BERT as published, found code of its own (auto_map), which is "
             "not run here"
         )
-    for name, published in _PUBLISHED:
+    for name, published in _PUBLISHED.items():
         if config.get(name, published) != published:
             raise ValueError(
                 f"{path} must say {name}={published!r}, as published, found {config[name]!r:.80}"
             )
+
+
+def _head_of(config: dict[str, Any], tensors: Mapping[str, Tensor], path: Path) -> str:
+    """The head that takes every tensor."""
+    architecture = str((entry(config, "architectures", list, path) or [""])[0])
+    needed = _HEAD_TENSORS.get(architecture)
+    if needed is not None and needed not in tensors:
+        raise ValueError(
+            f"the weights of {path.parent} have no {needed}, the head of the {architecture} that "
+            f"config.json names; {_OTHER_HEADS}"
+        )
+    if _PREDICTIONS in tensors:
+        # One that is no decoder reads both sides of a token, whatever its class is called: the
+        # reference loads it with a warning and masks nothing.
+        is_decoder = entry(config, "is_decoder", bool, path)
+        is_language_model = is_decoder and architecture in ("", "BertLMHeadModel")
+        return "language_model" if is_language_model else "pretraining"
+    if _NEXT_SENTENCE in tensors:
+        return "next_sentence"
+    if "classifier.weight" not in tensors and "qa_outputs.weight" not in tensors:
+        return "encoder"
+    if architecture not in TASKS:
+        raise ValueError(
+            f"{path} must say in `architectures` what the head is for, one of "
+            f"{', '.join(TASKS)}; found {architecture!r}"
+        )
+    head, problem = TASKS[architecture], config.get("problem_type")
+    if head != "sequence_classification":
+        return head
+    if problem is None and tensors["classifier.weight"].shape[:1] == (1,):
+        return "regression"
+    return {theirs: ours for ours, theirs in PROBLEMS.items()}.get(str(problem), head)
+
+
+def _settings_of(
+    head: str, config: dict[str, Any], tensors: Mapping[str, Tensor], path: Path
+) -> dict[str, Any]:
+    problem = config.get("problem_type")
+    if head in PROBLEMS and problem not in (None, PROBLEMS[head]):
+        raise ValueError(
+            f"{path} must say problem_type={PROBLEMS[head]!r} for the head {head}, found "
+            f"{problem!r:.80}; {_OTHER_HEADS}"
+        )
+    if head == "encoder":
+        return {"pooler": "bert.pooler.dense.weight" in tensors}
+    if head == "pretraining":
+        return {"next_sentence": _NEXT_SENTENCE in tensors}
+    if head not in _LABELLED:
+        return {}
+    if "classifier.weight" not in tensors or not tensors["classifier.weight"].dim():
+        raise ValueError(f"the weights of {path.parent} have no head for {head}")
+    num_labels = len(tensors["classifier.weight"])
+    return {"num_labels": num_labels, "labels": _labels(config, num_labels, path)}
+
+
+def _labels(config: dict[str, Any], num_labels: int, path: Path) -> list[str] | None:
+    """The names of the classes; None if there are none."""
+    names = entry(config, "id2label", dict, path)
+    if not names:
+        return None
+    labels = [names.get(str(index)) for index in range(num_labels)]
+    are_names = all(isinstance(label, str | int) and label != "" for label in labels)
+    distinct = list(dict.fromkeys(map(str, labels)))
+    if not are_names or len(distinct) != num_labels or len(names) != num_labels:
+        raise ValueError(
+            f"{path} must give each of the {num_labels} classes of its head a name of its own in "
+            f"id2label, found {names!r:.200}"
+        )
+    return distinct
 
 
 def _encoder_config(config: dict[str, Any], path: Path, *, causal: bool) -> EncoderConfig:
@@ -120,12 +171,13 @@ def _encoder_config(config: dict[str, Any], path: Path, *, causal: bool) -> Enco
         raise ValueError(f"{path} must describe a BERT, but {error}") from error
 
 
-def _wanted(
+def _expected(
     head: str, encoder: EncoderConfig, settings: dict[str, Any],
     tensors: Mapping[str, Tensor], path: Path,
 ) -> dict[str, Tensor]:  # fmt: skip
     """What the files must hold, by today's names: shapes without numbers."""
-    layers = layers_in(tensors, "bert.encoder.layer.")
+    start = "bert.encoder.layer."
+    layers = {n.removeprefix(start).split(".")[0] for n in tensors if n.startswith(start)}
     if len(layers) != encoder.num_layers:
         raise ValueError(
             f"{path} must say how many layers the weights have, {len(layers)}, found "
@@ -139,124 +191,76 @@ def _wanted(
     return to_hugging_face(model.state_dict(), head)
 
 
-def _check(
-    wanted: Mapping[str, Tensor], checkpoint: "Checkpoint", tensors: Mapping[str, Tensor],
-    folder: Path, head: str,
+def _check_tied(config: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Path) -> None:
+    """The decoder must be the embedding matrix itself: ours is tied, as published."""
+    for copy, original in _COPIES.items():
+        is_there = copy in tensors and original in tensors
+        if is_there and not tensors[copy].equal(tensors[original]):
+            raise ValueError(
+                f"{path.parent}: {copy} must equal {original} (a tied decoder, as published), "
+                f"found it different; {_OTHER_HEADS}"
+            )
+    decoder = next(iter(_COPIES))
+    is_untied = config.get("tie_word_embeddings", True) is not True
+    if _PREDICTIONS in tensors and is_untied and decoder not in tensors:
+        raise ValueError(
+            f"{path} says tie_word_embeddings=false, and the decoder that must then be among the "
+            f"weights is not: {decoder}"
+        )
+
+
+def _check_tensors(
+    folder: Path, head: str, expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor],
+    unexpected: list[str],
 ) -> None:  # fmt: skip
-    missing = [name for name in wanted if name not in tensors]
-    unexpected = [name for name in tensors if name not in wanted and name not in REDUNDANT]
+    missing = [name for name in expected if name not in tensors]
     other = [
-        f"{checkpoint.name_of(name)} {list(tensors[name].shape)} instead of {list(tensor.shape)}"
-        for name, tensor in wanted.items()
+        f"{name} {list(tensors[name].shape)} instead of {list(tensor.shape)}"
+        for name, tensor in expected.items()
         if name in tensors and tensors[name].shape != tensor.shape
     ]
     problems = {
-        "missing": missing and checkpoint.listed(missing),
-        "unexpected": unexpected and checkpoint.listed(unexpected),
-        "of another shape than config.json says": ", ".join(other[:8]),
+        "missing": missing,
+        "unexpected": unexpected,
+        "of another shape than config.json says": other,
     }
     if any(problems.values()):
-        listed = "; ".join(f"{what}: {names}" for what, names in problems.items() if names)
+        lines = "; ".join(f"{what}: {listed(names)}" for what, names in problems.items() if names)
         raise ValueError(
-            f"{folder} does not have the tensors of a BERT with the head {head}: {listed}"
+            f"{folder} does not have the tensors of a BERT with the head {head}: {lines}"
             + ("; name the head to keep to leave others behind" if unexpected else "")
         )
 
 
-def _check_decoder(config: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Path) -> None:
-    """A decoder that is said to be another table must not be taken from the embeddings."""
-    has_head = "cls.predictions.bias" in tensors
-    is_untied = config.get("tie_word_embeddings", True) is not True
-    if has_head and is_untied and "cls.predictions.decoder.weight" not in tensors:
-        raise ValueError(
-            f"{path} says tie_word_embeddings=false, and the decoder that must then be among the "
-            "weights is not: cls.predictions.decoder.weight"
-        )
+def _read_weights(folder: Path) -> dict[str, Tensor]:
+    """The tensors of model.safetensors or the older .bin, by today's names.
 
-
-class Checkpoint:
-    """The tensors in the folder of a checkpoint, in one file or in shards.
-
-    `tensors` has them by today's names; `name_of` says what the files call one. Raises ValueError,
-    naming the file, for files that are missing or broken, that hold a tensor twice, or numbers that
-    are not finite or of a kind that no weights are.
+    Raises ValueError, naming the file, for one that is missing or broken, that holds a tensor
+    twice, or numbers that are not finite or of a kind that no weights are.
     """
-
-    def __init__(self, folder: Path) -> None:
-        self.tensors: dict[str, Tensor] = {}
-        self._names: dict[str, str] = {}
-        for path in _files(folder):
-            for name, tensor in read_tensors(path).items():
-                self._take(name, tensor, path)
-        self._has_prefix = any(name.startswith("bert.") for name in self._names.values())
-        self._is_old = any(name.endswith(("LayerNorm.gamma", "LayerNorm.beta"))
-                           for name in self._names.values())  # fmt: skip
-
-    def name_of(self, modern: str) -> str:
-        """What the files call a tensor, or would call one that they lack."""
-        if modern in self._names:
-            return self._names[modern]
-        name = modern if self._has_prefix else modern.removeprefix("bert.")
-        if self._is_old:
-            for new, old in (("weight", "gamma"), ("bias", "beta")):
-                if name.endswith(f"LayerNorm.{new}"):
-                    name = name.removesuffix(new) + old
-        return name
-
-    def listed(self, names: Iterable[str]) -> str:
-        """Some of these tensors, by the names that the files use, and how many more there are."""
-        return listed([self.name_of(name) for name in names])
-
-    def _take(self, name: str, tensor: Tensor, path: Path) -> None:
-        modern = modern_name(name)
-        if modern in self.tensors:
-            raise ValueError(
-                f"{path} holds one tensor twice, as {name} and as {self._names[modern]}"
-            )
-        self._names[modern] = name
-        if modern not in REDUNDANT:
-            tensor = _checked_numbers(tensor, name, path)
-        self.tensors[modern] = tensor
-
-
-def _files(folder: Path) -> list[Path]:
-    """All files of weights: safetensors or the older .bin, in one file or in shards."""
-    for name in _FILES:
-        index = folder / f"{name}.index.json"
-        if (folder / name).exists():
-            return [folder / name]
-        if index.is_file():
-            return _shards(index)
-    foreign = sorted(
-        (path.name, program)
-        for path in folder.iterdir()
-        for ending, program in _FOREIGN.items()
-        if path.name.endswith(ending)
-    )
-    remedy = (
-        f"convert {foreign[0][0]}, which is {foreign[0][1]}'s" if foreign else "is it complete?"
-    )
-    raise ValueError(f"{folder} has neither model.safetensors nor pytorch_model.bin; {remedy}")
-
-
-def _shards(index: Path) -> list[Path]:
-    places = entry(read_json(index), "weight_map", dict, index)
-    if not places:
-        raise ValueError(f"{index} must say in which file each tensor lies, found no weight_map")
-    for name, place in places.items():
-        if not isinstance(place, str) or Path(place).name != place or not place:
-            raise ValueError(
-                f"{index} must name a file beside it for every tensor, found {place!r:.80} "
-                f"for {name}"
-            )
-    paths = [index.parent / place for place in sorted(set(places.values()))]
-    missing = [path.name for path in paths if not path.is_file()]
-    if missing:
+    paths = [folder / name for name in ("model.safetensors", "pytorch_model.bin")]
+    path = next((each for each in paths if each.exists()), None)
+    if path is None:
         raise ValueError(
-            f"{index} names {len(paths)} files of weights that must lie beside it, found no "
-            f"{listed(missing)}; download them all"
+            f"{folder} has neither model.safetensors nor pytorch_model.bin; have transformers "
+            "write one: save_pretrained(folder, max_shard_size='100GB')"
         )
-    return paths
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in read_tensors(path).items():
+        modern = _modern_name(name)
+        if modern in tensors:
+            raise ValueError(f"{path} holds one tensor twice, as {name} and by another name")
+        is_fixed = modern in (*_COPIES, *_FIXED)
+        tensors[modern] = tensor if is_fixed else _checked_numbers(tensor, name, path)
+    return tensors
+
+
+def _modern_name(name: str) -> str:
+    """Today's name of a tensor: `weight` and `bias` in normalizations, and the prefix."""
+    name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
+    name = name.replace("LayerNorm.beta", "LayerNorm.bias")
+    has_prefix = not name.startswith(("embeddings.", "encoder.layer.", "pooler."))
+    return name if has_prefix else f"bert.{name}"
 
 
 def _checked_numbers(tensor: Tensor, name: str, path: Path) -> Tensor:

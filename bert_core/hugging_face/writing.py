@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 from bert_core.config import EmbeddingConfig
 from bert_core.files import publish, write_json
-from bert_core.hugging_face.sentence_transformers import POOLINGS, write_embedding
+from bert_core.hugging_face.sentence_transformers import write_embedding
 from bert_core.hugging_face.tensors import CONFIG_NAMES, PROBLEMS, TASKS, to_hugging_face
 from bert_core.model.catalogue import Model
 from bert_core.model.task_models import TextModel
@@ -32,12 +32,12 @@ def export_model(
 ) -> None:
     """Write `model` and its tokenizer to a new folder for `transformers`.
 
-    With `pooling` ("mean", "cls", "max" or "mean_sqrt_len") the encoder alone is written, for
-    sentence-transformers, which then computes the same embeddings as ours, and opens for
-    `AutoModel` too. Without it a model that says how it makes vectors is written for
-    sentence-transformers, too, with the heads it has. A head over the mean of all tokens has no
-    class in `transformers`: it is a module of sentence-transformers, whose `encode` gives the
-    logits. Raises ValueError for another pooling, and if `directory` is in use.
+    With `pooling` ("mean" or "cls") the encoder alone is written, for sentence-transformers, which
+    then computes the same embeddings as ours, and opens for `AutoModel` too. Without it a model
+    that says how it makes vectors is written for sentence-transformers, too, with the heads it has.
+    A head over the mean of all tokens has no class in `transformers`: it is a module of
+    sentence-transformers, whose `encode` gives the logits. Raises ValueError for another pooling,
+    and if `directory` is in use.
     """
     over_mean = pooling is None and reads_mean(model)
     embedding = EmbeddingConfig(normalize=False) if over_mean else embedding_of(model, pooling)
@@ -61,11 +61,9 @@ def export_model(
         if tokenizer is not None:
             tokenizer.save(draft, max_tokens=model.config.max_position_embeddings)
         if embedding is not None:
-            config = model.config
             dense = cast(TextModel, model).head_layer() if over_mean else None
-            write_embedding(
-                draft, embedding, config.hidden_size, config.max_position_embeddings, dense
-            )
+            width, length = model.config.hidden_size, model.config.max_position_embeddings
+            write_embedding(draft, embedding, width, length, dense)
 
     publish(Path(directory), write)
 
@@ -78,14 +76,12 @@ def reads_mean(model: Model) -> bool:
 def embedding_of(model: Model, pooling: str | None) -> EmbeddingConfig | None:
     """How sentence-transformers makes vectors; None if neither the model nor `pooling` says.
 
-    Raises ValueError for a pooling that it lacks.
+    Raises ValueError for another pooling than the mean and [CLS].
     """
     if pooling is None:
         return model.embedding
-    if pooling not in POOLINGS:
-        raise ValueError(f"pooling must be one of {', '.join(POOLINGS)}, got {pooling!r}")
-    asked: Any = pooling
-    return replace(model.embedding or EmbeddingConfig(), pooling=asked)
+    chosen: Any = pooling
+    return replace(model.embedding or EmbeddingConfig(), pooling=chosen)
 
 
 def their_config(
@@ -102,8 +98,6 @@ def their_config(
         "tie_word_embeddings": True,
         **{theirs: ours[name] for name, theirs in CONFIG_NAMES.items() if name in ours},
     }
-    if config["positions"] == "learned":
-        del config["positions"]
     labels = getattr(model, "labels", None)
     if model.head_name in PROBLEMS:
         config["problem_type"] = PROBLEMS[model.head_name]

@@ -18,7 +18,7 @@ from bert_core.config import EmbeddingConfig, Pooling
 from bert_core.inference.texts import Text, encode_texts, parts_of, run_batches
 from bert_core.model.catalogue import Model
 from bert_core.model.encoder import attention_probabilities
-from bert_core.model.trainable import pooled, pooler_of
+from bert_core.model.trainable import pooled
 from bert_core.vocabulary import WordPieceTokenizer
 
 
@@ -44,15 +44,12 @@ def embed(
 
     A model without settings gives the mean of the hidden states, of length 1. The mean counts
     [CLS] and [SEP], as in sentence-transformers. With `normalize` every vector has length 1, so
-    that a dot product is a cosine similarity. Raises ValueError for a pooling that is unknown or
-    needs a pooler that the model lacks, for more tokens than it reads, and for what is not a list
-    of texts.
+    that a dot product is a cosine similarity. Raises ValueError for an unknown pooling, for
+    more tokens than the model reads, and for what is not a list of texts.
     """
     given: dict[str, Any] = {"pooling": pooling, "normalize": normalize, "max_tokens": max_tokens}
     given = {name: value for name, value in given.items() if value is not None}
     how = replace(model.embedding or EmbeddingConfig(), **given)
-    if how.pooling == "pooled":
-        pooler_of(model)  # raises before anything is encoded
     readable = model.config.max_position_embeddings
     if (how.max_tokens or 0) > readable:
         raise ValueError(
@@ -61,7 +58,7 @@ def embed(
     vectors, num_truncated = torch.empty(len(texts), model.config.hidden_size), 0
 
     def vectors_of(tokens: RaggedBatch) -> Tensor:
-        vectors = pooled(model, tokens, how.pooling).float()
+        vectors = pooled(model, tokens, how.pooling)
         return torch.nn.functional.normalize(vectors, dim=-1) if how.normalize else vectors
 
     for first, part in parts_of(texts):

@@ -398,7 +398,7 @@ class SentenceEncoder(TaskModel):
     def forward(self, tokens: RaggedBatch, dropout_key: DropoutKey | None = None) -> Tensor:
         """[B, D] float32: each text's hidden states, pooled as `embedding` says, of length 1."""
         how = self.embedding or EmbeddingConfig()
-        return F.normalize(pooled(self, tokens, how.pooling, dropout_key).float(), dim=-1)
+        return F.normalize(pooled(self, tokens, how.pooling, dropout_key), dim=-1)
 
     def loss_sum(self, answers: Tensor, labels: Tensor) -> Tensor:
         num_pairs = len(labels)

@@ -5,7 +5,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-import torch
 import yaml
 
 from bert_core.files import publish
@@ -168,13 +167,12 @@ def _export_onnx(model: Model, tokenizer: WordPieceTokenizer, target: Path) -> s
 
     def write(draft: Path) -> None:
         write_onnx_folder(draft, model, tokenizer)
-        onnx = OnnxModel(draft / MODEL_FILE, model)
         texts = encode_texts(tokenizer, PROBES, model.config.max_position_embeddings)
-        with torch.inference_mode():
-            for _, tokens in texts.batches(BATCH_TOKENS):
-                onnx.compare(tokens)
-        largest.append(f"{onnx.difference:.2g} of values up to {onnx.magnitude:.3g}")
-        if onnx.difference > MOST_DIFFERENT * max(1.0, onnx.magnitude):
+        difference, magnitude = OnnxModel(draft / MODEL_FILE, model).compare(
+            tokens for _, tokens in texts.batches(BATCH_TOKENS)
+        )
+        largest.append(f"{difference:.2g} of values up to {magnitude:.3g}")
+        if difference > MOST_DIFFERENT * max(1.0, magnitude):
             raise ValueError(
                 "ONNX Runtime computes other values than the model: the largest difference is "
                 f"{largest[0]}; nothing was written"

@@ -16,9 +16,8 @@ import bert_core
 from bert_core.inference.tables import Question, question_of_class
 from bert_core.model.catalogue import EncoderModel, Model
 from bert_core.model.rows import CODE_FILE
-from bert_core.tokenizer_files import SAVED_FILES
 from bert_core.training.state import CONFIG_FILE, WEIGHTS_FILE, load_model, model_class_in
-from bert_core.vocabulary import WordPieceTokenizer
+from bert_core.vocabulary import SAVED_FILES, WordPieceTokenizer
 from pipelines.errors import UserError, readable
 from pipelines.registry import seal
 from pipelines.registry.find import (

@@ -31,7 +31,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from bert_core.model.catalogue import TrainableModel
 from bert_core.model.rows import CODE_FILE
-from bert_core.tokenizer_files import SAVED_FILES
 from bert_core.training.exchange import this_rank
 from bert_core.training.optimization import state_size
 from bert_core.training.optimizer import Optimizer
@@ -43,7 +42,7 @@ from bert_core.training.state import (
     save_checkpoint,
     save_model,
 )
-from bert_core.vocabulary import WordPieceTokenizer
+from bert_core.vocabulary import SAVED_FILES, WordPieceTokenizer
 from pipelines.errors import UserError, first_line
 from pipelines.store import Draft, sha256_of_file
 from pipelines.store.access import (

@@ -12,9 +12,8 @@ from bert_core.hugging_face import READING_VERSION, import_model, model_folder
 from bert_core.inference.probing import PROBES, probe
 from bert_core.model.catalogue import Model, count_parameters
 from bert_core.model.rows import CODE_FILE
-from bert_core.tokenizer_files import TOKENIZER_FILES
 from bert_core.training.state import load_model, read_config, save_model
-from bert_core.vocabulary import WordPieceTokenizer
+from bert_core.vocabulary import TOKENIZER_FILES, WordPieceTokenizer
 from pipelines.errors import UserError, readable, redacted
 from pipelines.io.hugging_face import FROM_THE_HUB
 from pipelines.stage import StageContext, send_note
@@ -157,7 +156,6 @@ def _files_of_model(folder: Path) -> list[str]:
         or path.name in TOKENIZER_FILES
         or path.name.startswith("sentence_bert_config")
         or path.suffix in (".safetensors", ".bin")
-        or path.name.endswith(".index.json")
     }
     paths |= {path for path in folder.glob("*_*/config.json") if model.name not in path.parts}
     names = ("modules.json", "config_sentence_transformers.json")
@@ -199,7 +197,6 @@ def _statistics(model: Model, tokenizer: WordPieceTokenizer) -> dict[str, Any]:
         "size": tokenizer.vocab_size,
         "rows": model.config.vocab_size,
         "causal": model.config.causal,
-        "added_tokens": len(tokenizer.added_tokens),
         "num_parameters": count_parameters(model),
         "embedding": embedding.to_dict() if embedding is not None else None,
         PROBE: response,

@@ -21,9 +21,6 @@ QUESTIONS = {
         bc.next_sentence_probability(m, t, [("a b", "c"), ("one", "one one")], **k)
     )),
     "embed": ("encoder", lambda m, t, **k: bc.embed(m, t, TEXTS, **k).vectors),
-    "embed pooled": ("encoder", lambda m, t, **k: (
-        bc.embed(m, t, TEXTS, pooling="pooled", **k).vectors
-    )),
     "embed cls": ("encoder", lambda m, t, **k: bc.embed(m, t, TEXTS, pooling="cls", **k).vectors),
     "classify": ("sequence_classification", lambda m, t, **k: (
         bc.classify(m, t, TEXTS, **k).probabilities

@@ -108,23 +108,12 @@ def test_models_without_pooler_or_pairs_round_trip_too(tmp_path):
         assert_same_model(model, import_model(tmp_path / name))
 
 
-def test_computed_positions_that_were_trained_since_are_learned_ones(tmp_path):
-    model = new_model("encoder", positions="sinusoidal")
-    export_model(tmp_path / "saved", model)
-    weights = tmp_path / "saved" / "model.safetensors"
-    tensors = load_file(weights)
-    (name,) = (name for name in tensors if "position_embeddings" in name)
-    tensors[name][3] += 0.5
-    save_file(tensors, weights, {"format": "pt"})
-    found = import_model(tmp_path / "saved")
-    assert found.config.positions == "learned"
-    assert torch.equal(found.encoder.embeddings.position, tensors[name])
-
-
-def test_sinusoidal_positions_survive_the_round_trip_and_work_in_the_reference(tmp_path):
+def test_sinusoidal_positions_are_written_as_learned_ones(tmp_path):
     model = new_model("encoder", positions="sinusoidal")
     export_model(tmp_path / "there", model)
-    assert_same_model(model, import_model(tmp_path / "there"))
+    back = import_model(tmp_path / "there")
+    assert back.config.positions == "learned"
+    assert torch.equal(back(ragged_batch()), model(ragged_batch()))
     reference = transformers.AutoModel.from_pretrained(tmp_path / "there").eval()
     tokens = ragged_batch((9,))
     theirs = reference(

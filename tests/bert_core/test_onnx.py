@@ -10,7 +10,6 @@ from bert_core.onnx import (
     INPUTS,
     OnnxModel,
     PaddedModel,
-    answer_of,
     encoder_alone,
     export_onnx,
     is_of_tokens,
@@ -21,7 +20,6 @@ from tests.bert_core.batches import ragged_batch, small_config
 from tests.bert_core.test_backends import HEAD_SETTINGS, new_model
 
 HEADS = ("encoder", *HEAD_SETTINGS, "sentence_embedding")
-POOLINGS = ("mean", "cls", "max", "mean_sqrt_len", "pooled")
 OTHER_BATCHES = ((64, 3, 17), (1,), (2, 2), (5, 64, 40, 9, 1, 30, 12))  # than the traced 2 of 8
 
 
@@ -58,7 +56,7 @@ def test_a_padded_batch_gives_what_a_ragged_one_gives(head):
         assert_padding_counts_for_nothing(model_with(head), lengths)
 
 
-@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
 @pytest.mark.parametrize("normalize", [True, False])
 def test_so_do_all_poolings(pooling, normalize):
     model = model_with("encoder")
@@ -72,17 +70,6 @@ def test_a_head_over_the_mean_reads_no_padding():
     assert_padding_counts_for_nothing(model, OTHER_BATCHES[0])
 
 
-@pytest.mark.parametrize("head", HEADS)
-def test_outputs_are_what_the_model_answers(head):
-    model, tokens = model_with(head), ragged_batch()
-    is_asked_at = head in ("pretraining", "language_model")
-    rest = (torch.tensor([1, 5, 30]),) if is_asked_at else ()
-    with torch.inference_mode():
-        expected = model(tokens, *rest)
-        found = answer_of(model, outputs_of(model, tokens), *rest)
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
-
-
 def exported(model, path):
     pytest.importorskip("onnxscript", reason="pip install 'bertsmith[onnx]'")
     pytest.importorskip("onnxruntime", reason="pip install 'bertsmith[onnx]'")
@@ -91,10 +78,8 @@ def exported(model, path):
 
 
 def assert_same(onnx):
-    for lengths in OTHER_BATCHES:
-        onnx.compare(ragged_batch(lengths))
-    assert onnx.num_sequences == sum(map(len, OTHER_BATCHES))
-    assert 0 < onnx.difference <= 1e-5 * onnx.magnitude
+    compared = onnx.compare(map(ragged_batch, OTHER_BATCHES))
+    assert 0 < compared.difference <= 1e-5 * compared.magnitude
 
 
 def test_onnx_runtime_answers_batches_of_any_size(tmp_path):
@@ -103,29 +88,9 @@ def test_onnx_runtime_answers_batches_of_any_size(tmp_path):
     inputs = onnx.session.get_inputs()
     assert [each.name for each in inputs] == list(INPUTS)
     assert [each.shape for each in inputs] == [["batch_size", "sequence_length"]] * 3
-    twin = onnx.answering()
-    tokens = ragged_batch()
-    with torch.inference_mode():
-        torch.testing.assert_close(twin(tokens), onnx.model(tokens), atol=1e-5, rtol=1e-5)
     onnx.model.encoder.embeddings.layer_norm.bias.data += 0.5
-    onnx.compare(tokens)
-    assert onnx.difference > 0.01  # another model's answers are told apart
-
-
-def test_weights_over_the_limit_of_protobuf_are_in_a_file_of_their_own(tmp_path, monkeypatch):
-    model = model_with("encoder")
-    num_bytes = sum(each.nbytes for each in model.parameters())
-    monkeypatch.setattr("bert_core.onnx.LARGEST_IN_ONE_FILE", num_bytes)
-    exported(model, tmp_path / "one.onnx")
-    monkeypatch.setattr("bert_core.onnx.LARGEST_IN_ONE_FILE", num_bytes - 1)
-    onnx = exported(model, tmp_path / "model.onnx")
-    assert_same(onnx)
-    assert sorted(each.name for each in tmp_path.iterdir()) == [
-        "model.onnx", "model.onnx_data", "one.onnx",
-    ]  # fmt: skip
-    sizes = [(tmp_path / name).stat().st_size for name in ("model.onnx", "model.onnx_data")]
-    assert sizes[1] > 0.9 * num_bytes
-    assert onnx.num_bytes == sum(sizes)
+    # Another model's answers are told apart.
+    assert onnx.compare([ragged_batch()]).difference > 0.01
 
 
 @pytest.mark.slow
@@ -143,19 +108,25 @@ def test_sinusoids_and_a_head_over_the_mean_are_written_too(tmp_path):
 
 def test_the_encoder_alone_shares_its_weights():
     model = model_with("sequence_classification")
-    alone = encoder_alone(model, "max")
+    alone = encoder_alone(model, "mean")
     assert alone.encoder is model.encoder
     assert output_names(alone) == ("last_hidden_state", "sentence_embedding")
     assert_padding_counts_for_nothing(alone, OTHER_BATCHES[0])
 
 
-def test_a_head_without_outputs_is_refused(tmp_path):
+def test_more_weights_than_a_file_holds_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("bert_core.onnx.MOST_BYTES", 1000)
+    with pytest.raises(ValueError, match="an ONNX file holds at most 2 GiB of weights"):
+        export_onnx(model_with("encoder"), tmp_path / "model.onnx")
+
+
+def test_a_head_without_outputs_is_refused():
     class Unknown(Model):
         head_name = "unknown"
 
     with pytest.raises(ValueError, match="an unknown model cannot be written as ONNX"):
         PaddedModel(Unknown(small_config()))
-    with pytest.raises(ValueError, match=r"pooling must be one of .*, got 'median'"):
+    with pytest.raises(ValueError, match="pooling must be mean or cls, got 'median'"):
         encoder_alone(model_with("encoder"), "median")
 
 

@@ -92,13 +92,13 @@ def test_either_file_of_a_tokenizer_is_enough(tmp_path, tokenizer):
 def test_a_bare_vocabulary_needs_to_be_told_its_case(tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join(TOKENS) + "\n", encoding="utf-8")
     assert not WordPieceTokenizer.from_directory(tmp_path, lowercase=False).lowercase
-    with pytest.raises(ValueError, match="say whether it is uncased; say it"):
+    with pytest.raises(ValueError, match="must say whether its vocabulary is uncased"):
         WordPieceTokenizer.from_directory(tmp_path)
 
 
 def test_a_contradiction_about_case_is_refused(tmp_path, tokenizer):
     tokenizer.save(tmp_path)
-    with pytest.raises(ValueError, match="says lowercase=True, but lowercase=False"):
+    with pytest.raises(ValueError, match="lowercase=False was asked for: leave it out"):
         WordPieceTokenizer.from_directory(tmp_path, lowercase=False)
 
 
@@ -106,8 +106,61 @@ def test_folders_without_a_wordpiece_vocabulary_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"neither vocab\.txt nor tokenizer\.json"):
         WordPieceTokenizer.from_directory(tmp_path, lowercase=True)
     (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"type": "BPE"}}))
-    with pytest.raises(ValueError, match="must hold BERT's WordPiece model, got type='BPE'"):
+    with pytest.raises(ValueError, match=r"tokenizer\.json is no tokenizer"):
         WordPieceTokenizer.from_directory(tmp_path, lowercase=True)
+
+
+OTHER_RULES = {
+    "model": {"max_input_chars_per_word": 200},
+    "normalizer": {"clean_text": False},
+    "pre_tokenizer": {"type": "Whitespace"},
+    "post_processor": {"single": [{"Sequence": {"id": "A", "type_id": 0}}]},
+}
+
+
+@pytest.mark.parametrize("part", OTHER_RULES)
+def test_a_tokenizer_with_other_rules_is_refused(tmp_path, tokenizer, part):
+    tokenizer.save(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    whole = json.loads(path.read_text())
+    whole[part] |= OTHER_RULES[part]
+    path.write_text(json.dumps(whole))
+    with pytest.raises(ValueError, match=r"tokenizer\.json must have the rules of BERT's"):
+        WordPieceTokenizer.from_directory(tmp_path)
+
+
+@pytest.mark.parametrize("template", ["BertProcessing", None])
+def test_either_way_to_put_special_tokens_around_texts_is_read(tmp_path, tokenizer, template):
+    tokenizer.save(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    whole = json.loads(path.read_text())
+    own = {"type": template, "sep": ["[SEP]", 4], "cls": ["[CLS]", 3]}
+    whole["post_processor"] = None if template is None else own
+    path.write_text(json.dumps(whole))
+    assert WordPieceTokenizer.from_directory(tmp_path).files() == tokenizer.files()
+
+
+ADDED = {
+    "tokenizer.json": {"added_tokens": [{
+        "id": len(TOKENS), "content": "<user>", "special": True, "single_word": False,
+        "lstrip": False, "rstrip": False, "normalized": False,
+    }]},
+    "added_tokens.json": {"<user>": len(TOKENS)},
+    "special_tokens_map.json": {"additional_special_tokens": ["[unused1]"]},
+    "tokenizer_config.json": {"bos_token": {"content": "<user>"}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("file", ADDED)
+def test_tokens_that_were_added_to_the_vocabulary_are_refused(tmp_path, tokenizer, file):
+    tokenizer.save(tmp_path)
+    if file != "tokenizer.json":
+        (tmp_path / "tokenizer.json").unlink()
+    path = tmp_path / file
+    values = json.loads(path.read_text()) if path.is_file() else {}
+    path.write_text(json.dumps({**values, **ADDED[file]}))
+    with pytest.raises(ValueError, match="adds tokens such as"):
+        WordPieceTokenizer.from_directory(tmp_path)
 
 
 def test_vocabularies_without_special_tokens_or_with_repeated_ones_are_refused():

@@ -34,14 +34,6 @@ def in_bin(folder: Path, value: object) -> None:
     torch.save(value, folder / OLD_WEIGHTS)
 
 
-def in_shards(folder: Path) -> None:
-    names = sorted(load_file(folder / WEIGHTS))
-    (folder / WEIGHTS).unlink()
-    places = {name: f"model-0000{1 + index % 2}-of-00002.safetensors"
-              for index, name in enumerate(names)}  # fmt: skip
-    (folder / f"{WEIGHTS}.index.json").write_text(json.dumps({"weight_map": places}))
-
-
 def without(folder: Path, gone: str) -> None:
     tensors = load_file(folder / WEIGHTS)
     save_file({n: t for n, t in tensors.items() if n != gone}, folder / WEIGHTS)
@@ -71,7 +63,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a file that is cut off": (lambda folder: cut(folder / WEIGHTS, 0.5), WEIGHTS),
     "an empty file": (lambda folder: cut(folder / WEIGHTS, 0), WEIGHTS),
-    "a shard that is missing": (in_shards, "found no model-00001-of-00002.safetensors"),
+    "weights in shards": (
+        lambda folder: (folder / WEIGHTS).rename(folder / "model-00001-of-00002.safetensors"),
+        "have transformers write one",
+    ),
     "a training checkpoint": (
         lambda folder: in_bin(folder, {"state_dict": load_file(folder / WEIGHTS), "epoch": 3}),
         "'state_dict'",
@@ -113,9 +108,6 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "code of its own": (
         lambda folder: rewrite(folder / "config.json", auto_map={"AutoModel": "x.Y"}), "auto_map"
     ),
-    "weights of TensorFlow": (
-        lambda folder: (folder / WEIGHTS).rename(folder / "tf_model.h5"), "tf_model.h5"
-    ),
     "a missing tensor": (
         lambda folder: without(folder, "bert.encoder.layer.0.attention.self.key.bias"),
         "missing: bert.encoder.layer.0.attention.self.key.bias",
@@ -151,7 +143,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a tokenizer that disagrees with itself": (
         lambda folder: rewrite(folder / "tokenizer_config.json", do_lower_case=False),
-        "says do_lower_case=False, and tokenizer.json lowercase=True",
+        "do_lower_case=False, tokenizer.json lowercase=True",
     ),
     "another special token": (
         lambda folder: rewrite(folder / "tokenizer_config.json", cls_token="<s>"),

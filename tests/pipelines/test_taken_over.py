@@ -1,33 +1,16 @@
-"""A vocabulary that was made elsewhere: taken over, and read with its added tokens."""
+"""A vocabulary that was made elsewhere: taken over."""
 
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-import torch
 
-from bert_core.config import encoder_config
-from bert_core.hugging_face import export_model
-from bert_core.model.catalogue import PretrainingModel
-from bert_core.training.state import load_model
-from bert_core.vocabulary import (
-    AddedToken,
-    WordPieceTokenizer,
-)
 from pipelines.errors import UserError
 from pipelines.recipes.files import read_recipe
 from pipelines.registry.exchange import import_path
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
-from pipelines.stages.pretraining.continuing import continued_model, settings_for
-from pipelines.stages.pretraining.settings import PretrainingSettings
-from pipelines.stages.vocabulary.encoding import SentenceEncoder
 from pipelines.stages.vocabulary.settings import VocabularySettings
 from pipelines.stages.vocabulary.stage import build_vocabulary, load_tokenizer
-from pipelines.train.imported import existing_encoder
-
-USER = AddedToken(content="<user>", special=True, normalized=False)
-PHRASE = AddedToken(content="of the")
 
 
 @pytest.fixture
@@ -69,36 +52,6 @@ def test_settings_that_contradict_each_other_are_refused():
     with pytest.raises(UserError, match="both say which vocabulary"):
         read_recipe("demo", ["vocabulary.tokenizer=x", "vocabulary.encoder=y"])
     assert read_recipe("continue", ["vocabulary.tokenizer=x"]).tokenizer.encoder is None
-
-
-def test_added_tokens_are_whole_in_examples_and_in_the_model_that_goes_on(
-    small_vocabulary, small_corpus, small_context, tmp_path
-):
-    base = load_tokenizer(small_vocabulary)
-    tokenizer = WordPieceTokenizer(base.tokens, base.normalization, (USER, PHRASE))
-    torch.manual_seed(3)
-    model = PretrainingModel(encoder_config("tiny", tokenizer.vocab_size))
-    export_model(tmp_path / "model", model, tokenizer)
-    encoder = existing_encoder(str(tmp_path / "model"), small_context)
-    assert encoder.statistics["added_tokens"] == 2
-    settings = VocabularySettings(encoder=encoder.fingerprint)
-    vocabulary = build_vocabulary(settings, small_corpus, small_context)
-    read = load_tokenizer(vocabulary)
-    assert read.tokens == tokenizer.tokens
-    assert read.added_tokens == tokenizer.added_tokens
-    texts = ["<user> the sum of the array", "a<user>", "Of THE"]
-    ids, counts = SentenceEncoder(read).encode(pa.array(texts))
-    assert ids.tolist() == [index for text in texts for index in read.encode(text)]
-    assert counts.tolist() == [len(read.encode(text)) for text in texts]
-    assert (ids == read.token_to_id("<user>")).sum() == 2
-    assert (ids == read.token_to_id("of the")).sum() == 2
-    assert not read.maskable().is_maskable[read.token_to_id("<user>")]
-    chosen = ExampleSettings(max_tokens=64, shard_tokens=4000)
-    examples = build_examples(chosen, small_corpus, vocabulary, small_context)
-    settings = settings_for(PretrainingSettings(), encoder, examples, vocabulary)
-    model = continued_model(settings, encoder, examples)
-    before = load_model(encoder.local_folder()).encoder.embeddings.token
-    assert torch.equal(model.encoder.embeddings.token, before)
 
 
 def test_a_vocabulary_that_is_learned_keeps_its_name() -> None:

@@ -87,10 +87,9 @@ def _what_it_is(artifact: "Artifact") -> list[str]:
     if artifact.kind == "vocabulary":
         case = "uncased" if statistics["lowercase"] else "cased"
         return [*lines, f"  {statistics['size']:,} tokens, {case}"]
-    size, added = statistics["size"], statistics["added_tokens"]
+    size = statistics["size"]
     lines.append(
         f"  head {statistics['head']}, {statistics['num_parameters']:,} parameters, {size:,} tokens"
-        + (f", {added} of them added tokens" if added else "")
     )
     if statistics.get("causal"):
         lines.append(f"  {CAUSAL}")
@@ -115,7 +114,7 @@ def export_version(
     pooling: Annotated[
         str | None,
         typer.Option(
-            help="mean, cls, max or mean_sqrt_len: the encoder alone, for sentence-transformers. "
+            help="mean or cls: the encoder alone, for sentence-transformers. "
             "[default: as the model itself says]",
             show_default=False,
         ),

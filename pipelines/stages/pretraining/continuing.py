@@ -51,8 +51,7 @@ def settings_for(
     tokenizer = WordPieceTokenizer.from_directory(encoder.local_folder())
     ours = load_tokenizer(vocabulary)
     is_same = ours.tokens[: tokenizer.vocab_size] == tokenizer.tokens
-    rules = (ours.normalization, ours.added_tokens)
-    if not is_same or rules != (tokenizer.normalization, tokenizer.added_tokens):
+    if not is_same or ours.normalization != tokenizer.normalization:
         raise UserError(
             f"the vocabulary {vocabulary.fingerprint} of the examples does not begin with the "
             "tokens of pretraining.encoder; set vocabulary.encoder to the same encoder and build "

@@ -33,9 +33,6 @@ class SentenceEncoder:
 
     def encode(self, sentences: pa.StringArray) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """Ids of all sentences in a row, and the number of tokens of each sentence."""
-        if self.tokenizer.added_tokens:
-            # Sentence by sentence: added tokens may hold blanks and marks.
-            return _encoded(self.tokenizer, sentences.to_pylist())
         if len(self._row_of_word) > _MAX_WORDS:
             self._forget()
         text, offsets = _text_of(sentences)

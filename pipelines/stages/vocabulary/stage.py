@@ -24,7 +24,6 @@ from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import BertPreTokenizer, WhitespaceSplit
 from tokenizers.trainers import WordPieceTrainer
 
-from bert_core.tokenizer_files import read_tokens
 from bert_core.vocabulary import (
     CONTINUATION,
     LONGEST_WORD,
@@ -33,6 +32,7 @@ from bert_core.vocabulary import (
     Normalization,
     WordPieceTokenizer,
     build_normalizer,
+    read_tokens,
 )
 from pipelines.cluster import map_tasks
 from pipelines.errors import UserError, redacted
