@@ -11,7 +11,7 @@ from flows.reporting.publishing import costing_the_page_alone
 from flows.run import network_task
 from flows.stopping import cancel_if_stopped, flow_in_progress
 from pipelines.errors import redacted
-from pipelines.predict.batch_prediction import KIND, BatchSettings, build_predictions
+from pipelines.predict.batch_prediction import KIND, BatchSettings, build_predictions, place_of
 from pipelines.settings import RuntimeSettings
 from pipelines.stage import (
     check_nodes,
@@ -51,10 +51,11 @@ def predict(recipe: BatchPredictionRecipe = _DEFAULT) -> Artifact:
         )
         predictions = cast(Artifact, task(settings, open_tracker(recipe.runtime), context))
         statistics = predictions.statistics
+        place = redacted(place_of(predictions, recipe.out))
         with costing_the_page_alone(progress.note):
             create_markdown_artifact(
                 f"**{statistics['rows']:,}** rows of {statistics['files']:,} files, answered by "
-                f"`models:/{statistics['model']}`, in `{redacted(recipe.out or predictions.url)}`.",
+                f"`models:/{statistics['model']}`, in `{place}`.",
                 key=KIND,
                 description=f"Answers of models:/{statistics['model']}",
             )

@@ -1,27 +1,17 @@
 """Asking a model: its questions from a table or from texts, and its answers."""
 
-import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from bert_core.inference import Candidate, fill_mask
-from bert_core.inference.tables import (
-    Question,
-    answer_table,
-    first_gap,
-    is_blank,
-    question_of,
-    rows_in,
-)
+from bert_core.inference.tables import Question, answer_table, first_gap, is_blank, question_of
 from bert_core.model.catalogue import Model, PretrainingModel, described
-from bert_core.model.rows import RowModel
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.errors import UserError
-from pipelines.predict.tables import FileTable, Table, format_of
+from pipelines.io.tables import check_column
+from pipelines.predict.tables import FileTable, Table
 from pipelines.registry.package import OpenedModel
 
-_ROWS_AT_ONCE: Final = 2048
 _WORDS: Final = "words"  # split already, in place of texts
 
 
@@ -41,60 +31,30 @@ def question_for(model: Model, called: str) -> Question:
         raise UserError(f"{called}: {error}; see `bertsmith models`") from error
 
 
-def asked_of(table: FileTable, renamed: Mapping[str, str], question: Question) -> Asked:
+def asked_of(
+    table: FileTable, question: Question, text_column: str | None, second_text_column: str | None
+) -> Asked:
     """The columns of a file that the question has, as many of them as there are.
 
-    `renamed` says under which name the file has a column; raises UserError where it has not.
+    A person may name the columns of the first and the second text. Raises UserError where the file
+    lacks a column.
     """
-    wanted = (*question.columns, *question.optional)
-    found, path = table.columns, table.path
-    names = {name: renamed.get(name, name) for name in wanted}
-    if _WORDS in names and "text" in renamed:
-        del names[_WORDS]  # one column was named: that one is asked
-    taken = {name: theirs for name, theirs in names.items() if theirs in found}
-    missing = next((names[name] for name in renamed if name in names and name not in taken), None)
-    if missing is not None:
-        raise UserError(
-            f"{path} has no column {missing!r}, found {', '.join(found)[:200]}; name another one"
-        )
-    asked = {
-        name: [_decoded(cell, path, theirs) for cell in found[theirs]]
-        for name, theirs in taken.items()
-    }
-    for name, value in question.example.items():
-        if name in asked and isinstance(value, list):
-            asked[name] = [_list(cell, path, name) for cell in asked[name]]
-    return Asked(_with_words(asked) if _WORDS in wanted else asked, found, taken)
-
-
-def texts_of(question: Question) -> list[str]:
-    """The question's names of the first text and of what goes with it, in their order."""
-    return [*question.columns, *(name for name in question.optional if name != question.in_place)]
-
-
-def asked_of_file(
-    table: FileTable,
-    question: Question,
-    text_column: str | None,
-    second_text_column: str | None,
-) -> Asked:
-    """Likewise, with the columns that a person names for the first and the second text.
-
-    Raises UserError where there is nothing to ask.
-    """
-    names = texts_of(question)
-    given = (text_column, second_text_column)
-    renamed = {name: theirs for name, theirs in zip(names, given, strict=False) if theirs}
-    if second_text_column and len(names) < 2:
+    texts = [*question.columns, *(name for name in question.optional if name != question.in_place)]
+    if second_text_column and len(texts) < 2:
         raise UserError("this model reads one text; leave out --second-text-column")
-    asked = asked_of(table, renamed, question)
-    if not any(asked.columns.values()):
-        raise UserError(
-            f"{table.path} has no column {' or '.join((*question.columns, *question.optional))} "
-            f"with something in it, found {', '.join(table.columns)[:200] or 'none'}; name its "
-            "columns"
+    named = zip(texts, (text_column, second_text_column), strict=False)
+    column_of = {name: name for name in (*question.columns, *question.optional)}
+    if text_column:  # one column was named: that one is asked
+        column_of.pop(question.in_place, None)
+    renamed = {name: theirs for name, theirs in named if theirs}
+    column_of |= renamed
+    taken = {name: theirs for name, theirs in column_of.items() if theirs in table.columns}
+    for name in (*renamed, *question.missing(taken)):
+        check_column(
+            column_of[name], [*table.columns], table.path, "--text-column or --second-text-column"
         )
-    return asked if format_of(table.path) != "texts" else asked._replace(taken={})
+    asked = {name: table.columns[theirs] for name, theirs in taken.items()}
+    return Asked(_with_words(asked) if question.in_place else asked, table.columns, taken)
 
 
 def asked_of_texts(question: Question, texts: Sequence[str]) -> Asked:
@@ -104,26 +64,18 @@ def asked_of_texts(question: Question, texts: Sequence[str]) -> Asked:
 
 def asked_of_lines(question: Question, lines: Sequence[str]) -> Asked:
     """Lines as rows: a text each, or a text and what belongs to it, separated by tabs."""
-    most_tabs = -1 if _ends_with_list(question) else len(question.columns) - 1
+    is_list = holds_lists(question, question.columns[-1])
+    most_tabs = -1 if is_list else len(question.columns) - 1
     return _asked_of_rows(question, [line.split("\t", most_tabs) for line in lines])
 
 
 def answer_all(opened: OpenedModel, table: Table) -> Table:
-    """What a model answers to every row, as columns.
-
-    Raises UserError for a table without the columns that are asked about, and for rows that cannot
-    be answered.
-    """
+    """What a model answers to every row, as columns; raises UserError for rows that it cannot."""
     total = len(next(iter(table.values()), []))
     if not total:
         raise UserError("there is no row to answer")
     check_rows(opened[0], table, range(total), "what is asked")
-    answered: Table = {}
-    for first in range(0, total, _ROWS_AT_ONCE):
-        rows = {name: values[first : first + _ROWS_AT_ONCE] for name, values in table.items()}
-        for name, values in answers_to(*opened, rows).items():
-            answered.setdefault(name, []).extend(values)
-    return answered
+    return answers_to(*opened, table)
 
 
 def check_rows(model: Model, table: Table, numbers: Sequence[int], place: str) -> None:
@@ -138,18 +90,11 @@ def check_rows(model: Model, table: Table, numbers: Sequence[int], place: str) -
     for name, cells in table.items():
         is_list = holds_lists(question, name)
         for number, cell in zip(numbers, cells, strict=True):
-            if not is_blank(cell) and (is_list != isinstance(cell, list) or isinstance(cell, dict)):
+            if not is_blank(cell) and not isinstance(cell, list if is_list else str | int | float):
                 raise UserError(
                     f"row {number} of {place}, counted from 0: {name} must be "
                     f"{'a list of texts' if is_list else 'a text'}, found {str(cell)[:40]!r}; "
-                    "correct it"
-                )
-    if isinstance(model, RowModel) and not question.missing(table):
-        for number, row in zip(numbers, rows_in(model, table), strict=True):
-            if not list(model.texts(row)):
-                raise UserError(
-                    f"row {number} of {place}, counted from 0, has nothing that "
-                    f"{type(model).__name__} reads; leave the row out"
+                    "correct it (.jsonl and .parquet hold lists)"
                 )
 
 
@@ -162,10 +107,8 @@ def answers_to(
     model: Model, tokenizer: WordPieceTokenizer, rows: Mapping[str, list[object]]
 ) -> Table:
     """What a model that was opened answers to rows; raises UserError where it cannot."""
-    asked = question_of(model)
-    known = {name: rows[name] for name in (*asked.columns, *asked.optional) if name in rows}
     try:
-        return answer_table(model, tokenizer, known)
+        return answer_table(model, tokenizer, rows)
     except ValueError as error:  # an empty context, no choices, a column that is missing
         raise UserError(str(error)) from error
 
@@ -193,23 +136,15 @@ def fill(opened: OpenedModel, called: str, text: str, top_k: int) -> list[list[C
         raise UserError(str(error)) from error
 
 
-def _ends_with_list(question: Question) -> bool:
-    """Whether several texts go with the first one: choices."""
-    return isinstance(question.example.get(question.columns[-1]), list)
-
-
 def _asked_of_rows(question: Question, rows: Sequence[Sequence[str]]) -> Asked:
     """Each row has a text for each column; where the last one holds lists, two or more for it."""
     *firsts, last = question.columns
-    is_list = _ends_with_list(question)
+    is_list = holds_lists(question, last)
     for row in rows:
         if len(row) < len(firsts) + 2 if is_list else len(row) != len(firsts) + 1:
-            wanted = [
-                *(f"a {name}" for name in firsts),
-                f"{'two or more' if is_list else 'a'} {last}",
-            ]
             raise UserError(
-                f"this model needs {' and '.join(wanted)}, found {', '.join(row)!r:.80}; give them "
+                f"this model needs {' and '.join(question.columns)}"
+                f"{' (two or more)' if is_list else ''}, found {', '.join(row)!r:.80}; give them "
                 "as arguments, in a line with tabs between them, or in a table with --file"
             )
     columns: Table = {name: [row[place] for row in rows] for place, name in enumerate(firsts)}
@@ -231,30 +166,3 @@ def _with_words(asked: Table) -> Table:
     if split.count(None):
         asked = {"text": alone, **asked}
     return asked
-
-
-def _decoded(cell: Any, path: str, column: str) -> Any:
-    """A cell of bytes as its text; raises UserError where it is not UTF-8."""
-    try:
-        return cell.decode() if isinstance(cell, bytes) else cell
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"the bytes {cell!r:.40} in the column {column!r} of {path} are not UTF-8; write them "
-            "as text"
-        ) from error
-
-
-def _list(cell: Any, path: str, name: str) -> list[Any] | None:
-    """A cell as a list of texts, which CSV writes as JSON; UserError where it is none."""
-    value = cell
-    if isinstance(cell, str):
-        with suppress(ValueError, RecursionError):
-            value = json.loads(cell)
-    if value is None or (
-        isinstance(value, list) and not any(isinstance(each, list | dict) for each in value)
-    ):
-        return value
-    raise UserError(
-        f'{path}: {name} must hold lists of texts, in CSV as JSON such as ["a", "b"], found '
-        f"{cell!r:.60}; correct it"
-    )

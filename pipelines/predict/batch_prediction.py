@@ -3,7 +3,6 @@
 import hashlib
 import json
 import posixpath
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -16,13 +15,12 @@ import torch
 from pydantic import Field
 
 from bert_core.inference.tables import Question, is_blank, question_of
-from bert_core.model.catalogue import Model
 from pipelines.cluster import Shared, map_tasks
 from pipelines.errors import Uri, UserError, first_line
 from pipelines.io.files import expand, size_and_digest
 from pipelines.io.tables import TableSettings
-from pipelines.predict.answers import answers_to, asked_of, check_rows, holds_lists, texts_of
-from pipelines.predict.tables import FileTable, Table, format_of, read_shards
+from pipelines.predict.answers import answers_to, asked_of, check_rows, holds_lists
+from pipelines.predict.tables import Table, format_of, read_shards
 from pipelines.registry.find import digest_of, find_model, reference_to
 from pipelines.registry.package import OpenedModel, open_model
 from pipelines.stage import Progress, StageContext
@@ -34,9 +32,6 @@ from pipelines.versions import versions_of
 KIND: Final = "predictions"
 _VERSION: Final = 6
 _ROW, _MODEL = "row", "model"  # columns of the row's number in its file, from 0, and of the version
-# Readers of a folder of Parquet files leave names with an underscore out.
-LISTING: Final = "_predictions.json"
-_TEXTS: Final = ("text", "second_text")  # what --text-column and --second-text-column name
 # By what a question says of a column: of a single shard the values do not tell it.
 _TYPES: Final[Mapping[Any, pa.DataType]] = {
     str: pa.string(), int: pa.int64(), float: pa.float64(),
@@ -58,19 +53,19 @@ class BatchSettings(TableSettings):
         description="Files with a text a line (.txt), or .csv, .tsv, .jsonl, .parquet or .arrow "
         "tables: paths, globs, folders or URLs such as s3://bucket/texts/*.parquet.",
     )
-    columns: dict[str, str] = Field(
-        default_factory=dict,
-        description="Under which name the files have what the model is asked about, such as "
-        '{"text": "review"}; what is not named has its own name. `text` and `second_text` are '
-        "the first and the second text of any model.",
+    text_column: str | None = Field(
+        default=None, description="Column with the text, or the question, if it has another name."
+    )
+    second_text_column: str | None = Field(
+        default=None, description="Column with a pair's second text, or the context."
     )
     rows_per_shard: int = Field(
         default=5_000, ge=1, description="Rows of one file of answers; a killed run resumes there."
     )
     out: Uri = Field(
         default="",
-        description="Folder or URL that the answers are copied to, too; empty: they stay in the "
-        "store.",
+        description="Folder or URL in which the answers get a folder of their own; empty: they "
+        "stay in the store.",
     )
 
 
@@ -100,16 +95,13 @@ def build_predictions(settings: BatchSettings, tracker: Tracker, context: StageC
     version = find_model(tracker.client(), settings.model)
     reference = reference_to(version)
     paths = [path for each in settings.files for path in expand(each)]
-    # A folder of answers lists its files in one that holds no rows.
-    paths = [path for path in paths if not path.endswith(f"/{LISTING}")]
     if settings.out:
         _check_target(settings.out, settings.files)
     files = [(path, size_and_digest(path)[1]) for path in paths]
-    reading = settings.model_dump(exclude={"model", "files", "out"})
     predictions = context.store.get_or_build(
         KIND,
         version=_VERSION,
-        settings=reading,
+        settings=settings.model_dump(exclude={"model", "files", "out"}),
         inputs={
             "model": version.tags.get(FINGERPRINT_TAG, ""),
             "package": digest_of(version),
@@ -121,7 +113,7 @@ def build_predictions(settings: BatchSettings, tracker: Tracker, context: StageC
         build=partial(_predict, settings, reference, files, tracker, context),
     )
     if settings.out:
-        copy_answers(predictions, settings.out)
+        _copy_answers(predictions, settings.out)
     return predictions
 
 
@@ -134,20 +126,24 @@ def _predict(
     draft: Draft,
 ) -> Built:
     opened = open_model(tracker, reference)
-    # A mistake in the last row ends the run here, not after hours of answers.
-    total, asked = _read_through(opened[0], settings, files, context)
+    question = question_of(opened[0])
+    asked = _columns_asked(question, settings, [path for path, _ in files])
     names: list[str] = []
-    started, num_before, num_answered = time.monotonic(), 0, 0
+    num_rows = 0
+
+    def tell(more: int) -> None:
+        nonlocal num_rows
+        num_rows += more
+        context.observe(Progress(stage=KIND, done=num_rows, total=0, unit="rows"))
 
     def unanswered() -> Iterator[Shard]:
         """The shards that no earlier run has answered."""
-        nonlocal num_before
         for number, (path, digest) in enumerate(files):
-            for index, rows in enumerate(asked_shards(path, settings, opened[0])):
+            for index, shard in enumerate(asked_shards(path, settings, opened)):
                 names.append(f"part-{number:05}-{index:05}.parquet")
-                shard = Shard(names[-1], rows.numbers, rows.columns)
+                shard = shard._replace(name=names[-1])
                 if (draft.finished(shard.name) or {}).get("digest") == shard.digest:
-                    num_before += len(rows.numbers)
+                    tell(len(shard.numbers))
                 else:
                     yield shard
             fsspec.url_to_fs(path)[0].invalidate_cache()  # of what a store said before
@@ -156,94 +152,56 @@ def _predict(
                     f"{path} changed during the run; wait until nothing writes it, and run again"
                 )
 
-    def on_result(_: int, num_rows: int) -> None:
-        nonlocal num_answered
-        is_first, num_answered = not num_answered, num_answered + num_rows
-        rate = num_answered / max(time.monotonic() - started, 1e-9)
-        done = num_before + num_answered
-        note = f"resumed: {num_before:,} rows were answered before" if num_before else ""
-        context.observe(
-            Progress(
-                stage=KIND, done=done, total=total, unit="rows",
-                figures={"rate": f"{rate:,.0f} rows/s"}, note=note if is_first else "",
-            )
-        )  # fmt: skip
-
     map_tasks(
         partial(write_answers, draft, Shared(opened), reference, asked),
         unanswered(),
         num_workers=context.runtime.num_workers,
-        on_result=on_result,
+        on_result=lambda _, count: tell(count),
     )
-    return Built(names, {"rows": total, "files": len(files), "model": reference})
-
-
-def _read_through(
-    model: Model, settings: BatchSettings, files: Sequence[tuple[str, str]], context: StageContext
-) -> tuple[int, list[str]]:
-    """How many rows all files have, and what they are asked about; each row is checked."""
-    question = question_of(model)
-    num_rows, asked = 0, dict[str, None]()
-    for path, _ in files:
-        for rows in asked_shards(path, settings, model):
-            others = asked.keys() ^ rows.columns.keys()
-            if num_rows and question.is_of_pairs and others:
-                raise UserError(
-                    f"some files have a column {', '.join(sorted(others))} and others have none "
-                    f"({path}): pairs are answered with a number and texts with a vector; answer "
-                    "them in two runs"
-                )
-            num_rows += len(rows.numbers)
-            asked.update(dict.fromkeys(rows.columns))
-            context.observe(Progress(stage="reading", done=num_rows, total=0, unit="rows"))
     if not num_rows:
         raise UserError(f"there is no row to answer in {len(files)} files")
-    taken = {_ROW, _MODEL} & {*asked, *question.answers}
-    if taken:
+    return Built(names, {"rows": num_rows, "files": len(files), "model": reference})
+
+
+def _columns_asked(question: Question, settings: BatchSettings, paths: Sequence[str]) -> list[str]:
+    """The columns of any file that the question has: each shard of answers has all of them.
+
+    Raises UserError where a file lacks one that is needed, where some files have pairs and others
+    texts, and where the answers would have two columns of one name.
+    """
+    asked = dict[str, None]()
+    for path in paths:
+        first = next(read_shards(path, 1, settings))
+        names = asked_of(first, question, settings.text_column, settings.second_text_column).taken
+        if asked and question.is_of_pairs and names.keys() != asked.keys():
+            raise UserError(
+                f"some files have a second text and others have none ({path}): pairs are answered "
+                "with a number and texts with a vector; answer them in two runs"
+            )
+        asked.update(dict.fromkeys(names))
+    if question.in_place:
+        asked |= dict.fromkeys((question.columns[0], question.in_place))
+    twice = {_ROW, _MODEL} & {*asked, *question.answers}
+    if twice:
         raise UserError(
             f"the answers have columns {_ROW} and {_MODEL} of their own, and this model has "
-            f"{min(taken)} too; answer the files with `predict --file`"
+            f"{min(twice)} too; answer the files with `predict --file`"
         )
-    return num_rows, list(asked)
+    return list(asked)
 
 
-def asked_shards(path: str, settings: BatchSettings, model: Model) -> Iterator[FileTable]:
+def asked_shards(path: str, settings: BatchSettings, opened: OpenedModel) -> Iterator[Shard]:
     """The rows of a file with the columns that a model is asked about, so many at a time.
 
-    Raises UserError where the file lacks a column, for a row without a text, and for a cell that is
-    none.
+    Raises UserError for a row without a text, and for a cell that is none.
     """
-    question = question_of(model)
-    renamed = _renamed(settings.columns, question)
+    question = question_of(opened[0])
     for rows in read_shards(path, settings.rows_per_shard, settings):
-        if not rows.numbers:
-            continue
-        table = asked_of(rows, renamed, question).columns
-        missing = question.missing(table)
-        if missing:
-            raise UserError(
-                f"{path} has no column {' and no column '.join(missing)}; say with columns what it "
-                "calls them"
-            )
-        check_rows(model, table, rows.numbers, path)
-        texts = {name: list(map(_as_text, cells)) for name, cells in table.items()}
-        yield FileTable(path, rows.numbers, texts)
-
-
-def _renamed(columns: Mapping[str, str], question: Question) -> dict[str, str]:
-    """By the question's name of a column, the one that the files have."""
-    known = (*question.columns, *question.optional)
-    by_place = dict(zip(_TEXTS, texts_of(question), strict=False))
-    renamed: dict[str, str] = {}
-    for name, theirs in columns.items():
-        own = name if name in known else by_place.get(name, name)
-        if own not in known or own in renamed:
-            raise UserError(
-                f"this model is asked about {', '.join(known)}, once each: leave out the column "
-                f"{theirs!r}, which was named as {name}"
-            )
-        renamed[own] = theirs
-    return renamed
+        if rows.numbers:
+            asked = asked_of(rows, question, settings.text_column, settings.second_text_column)
+            check_rows(opened[0], asked.columns, rows.numbers, path)
+            texts = {name: list(map(_as_text, cells)) for name, cells in asked.columns.items()}
+            yield Shard("", rows.numbers, texts)
 
 
 def _as_text(cell: Any) -> Any:
@@ -289,67 +247,45 @@ def _column(values: Sequence[Any], kind: Any) -> pa.Array:
     return pa.array(values, None if is_vectors else _TYPES.get(kind))
 
 
-def _check_target(target: str, files: Sequence[str]) -> None:
-    """Raise UserError where answers could not be copied to `target`, or would be asked next time.
+def place_of(predictions: Artifact, out: str) -> str:
+    """Where people find the answers: in a folder of their own, which no others are written to."""
+    return posixpath.join(out, predictions.fingerprint[:16]) if out else predictions.url
 
-    A mistake ends the run here, not after hours of answers.
-    """
+
+def _check_target(target: str, files: Sequence[str]) -> None:
+    """Raise UserError where answers cannot be written to `target`, or would be asked next time."""
     try:
         filesystem, folder = fsspec.url_to_fs(target)
-        for asked in files:
-            source, plain = fsspec.url_to_fs(asked)
+        for each in files:
+            source, plain = fsspec.url_to_fs(each)
             if source.isdir(plain) and f"{folder}/".startswith(f"{plain.rstrip('/')}/"):
                 raise UserError(
-                    f"answers in {target} would be asked at the next run, as all of {asked} is; "
+                    f"answers in {target} would be asked at the next run, as all of {each} is; "
                     "name a folder beside it"
                 )
         filesystem.makedirs(folder, exist_ok=True)
-        filesystem.pipe_file(probe := posixpath.join(folder, "_probe"), b"")
-        filesystem.rm_file(probe)
     except UserError:
         raise
-    except _target_errors() as error:
+    except (*store_errors(), ImportError, ValueError) as error:
         raise _not_copied(target, error) from error
 
 
-def _target_errors() -> tuple[type[Exception], ...]:
-    """A store that fails, a library that is missing, an address that nothing opens."""
-    return (*store_errors(), ImportError, ValueError)
-
-
-def copy_answers(predictions: Artifact, target: str) -> None:
-    """Copy every shard to `target`; each appears whole there.
-
-    Shards of an earlier prediction, which are known by the listing there, are removed at the end;
-    nothing else is touched. Raises UserError where `target` cannot be written.
-    """
-    filesystem, folder = fsspec.url_to_fs(target)
-    listing, names = posixpath.join(folder, LISTING), list(predictions.names())
-
-    def list_files(files: Sequence[str]) -> None:
-        listed = {"predictions": predictions.fingerprint, "files": files}
-        filesystem.pipe_file(listing, json.dumps(listed, indent=2).encode())
-
+def _copy_answers(predictions: Artifact, target: str) -> None:
+    """Copy every shard to its folder in `target`; each appears whole there."""
+    place = place_of(predictions, target)
     try:
-        before: list[str] = []
-        if filesystem.exists(listing):
-            before = json.loads(filesystem.cat_file(listing))["files"]
-        list_files(sorted({*before, *names}))  # if this is killed, the next copy must know of both
-        for name in names:
-            place = posixpath.join(folder, name)
-            filesystem.put_file(str(predictions.local(name)), f"{place}.partial")
-            filesystem.mv(f"{place}.partial", place)
-        for name in {*map(posixpath.basename, before)} - set(names):
-            if filesystem.exists(posixpath.join(folder, name)):
-                filesystem.rm_file(posixpath.join(folder, name))
-        list_files(names)
+        filesystem, folder = fsspec.url_to_fs(place)
+        filesystem.makedirs(folder, exist_ok=True)
+        for name in predictions.names():
+            path = posixpath.join(folder, name)
+            filesystem.put_file(str(predictions.local(name)), f"{path}.partial")
+            filesystem.mv(f"{path}.partial", path)
     except store_errors() as error:
-        raise _not_copied(target, error, f". They are kept in {predictions.url}") from error
+        raise _not_copied(place, error, f". They are kept in {predictions.url}") from error
 
 
 def _not_copied(target: str, error: Exception, kept: str = "") -> UserError:
-    reason = getattr(error, "strerror", None) or first_line(error)
     return UserError(
-        f"answers cannot be copied to {target} ({reason}); name a folder or URL where this user "
-        f"may write{kept}"
+        f"answers cannot be copied to {target} ({first_line(error)}); name a folder or URL where "
+        f"this user may write{kept}"
     )

@@ -1,6 +1,5 @@
 """A registered model's figures on a user's labelled items."""
 
-import logging
 from typing import Any
 
 from pipelines.errors import UserError
@@ -18,8 +17,6 @@ from pipelines.store import ArtifactStore
 from pipelines.tasks import Items, Reading, family_for, family_module, family_of_model
 from pipelines.tasks.encoding import class_names
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
-
-logger = logging.getLogger(__name__)
 
 
 def evaluate_file(
@@ -65,22 +62,12 @@ def evaluate_file(
             f"{settings.place}; it knows {', '.join(items.labels)[:200]}"
         )
     answers = task.answers(model, tokenizer, items, Reading(model.config.max_position_embeddings))
+    fingerprint = tags.get(FINGERPRINT_TAG)
+    finetuned = store.find("finetuned", fingerprint) if store and fingerprint else None
     figures = {
         **task.figures(answers, items),
-        **_baselines(tags.get(FINGERPRINT_TAG, ""), items, store),
+        **({} if store is None or finetuned is None else figures_on(items, finetuned, store)),
         "items": len(rows),
         "items_truncated": answers.num_truncated,
     }
-    report = task.report(answers, items)
-    return figures, {**report, "model": reference}
-
-
-def _baselines(fingerprint: str, items: Items, store: ArtifactStore | None) -> dict[str, float]:
-    if store is None or not fingerprint:
-        return {}
-    try:
-        finetuned = store.find("finetuned", fingerprint)
-        return {} if finetuned is None else figures_on(items, finetuned, store)
-    except UserError as error:  # the model's own figures need no store
-        logger.warning("the figures have no baselines: %s", error)
-        return {}
+    return figures, {**task.report(answers, items), "model": reference}

@@ -108,11 +108,8 @@ def beside(own: Table, asked: Table, answers: Table) -> Table:
     return table
 
 
-def check_output(path: Path, own: Table) -> None:
-    """Raise UserError where answers beside the columns `own` could not be written to `path`.
-
-    It is asked before anything is answered.
-    """
+def check_output(path: Path) -> None:
+    """Raise UserError, before anything is answered, where `path` could not be written."""
     if path.suffix not in _WRITTEN:
         raise UserError(f"answers are written to {', '.join(_WRITTEN)} files, found {path}")
     if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
@@ -120,15 +117,6 @@ def check_output(path: Path, own: Table) -> None:
             f"{path} cannot be written; name a file in a folder that exists, where this user may "
             "write"
         )
-    if path.suffix == ".parquet":
-        import pyarrow as pa
-
-        try:
-            pa.table(own)
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise UserError(
-                f"a column of {path} mixes values of several kinds ({error}); write .jsonl"
-            ) from None
 
 
 def write_table(path: Path, table: Table) -> None:
@@ -140,11 +128,11 @@ def write_table(path: Path, table: Table) -> None:
     try:
         _write(partial, path.suffix, table)
         partial.replace(path)
-    except OSError as error:
+    except (OSError, ValueError, TypeError) as error:  # Arrow: values of several kinds
         with suppress(OSError):
             partial.unlink(missing_ok=True)
         raise UserError(
-            f"{path} cannot be written ({error.strerror or error}); choose another place"
+            f"{path} cannot be written ({error}); choose another place, or write .jsonl"
         ) from error
 
 

@@ -16,13 +16,15 @@ from bert_core.model.catalogue import MODELS
 from flows.cli.app import MISTAKE, run
 from flows.cli.commands.services import bound_socket
 from pipelines.errors import UserError
-from pipelines.predict.batching import (
+from pipelines.predict.server import (
     BATCH_CHARACTERS,
+    MOST_ROWS,
     Batcher,
     FullError,
     answered_together,
+    application,
+    asked_of_body,
 )
-from pipelines.predict.server import MOST_ROWS, application, asked_of_body
 from pipelines.predict.tables import Table
 from pipelines.registry.package import opened
 from tests.pipelines.registry.test_serving import untrained

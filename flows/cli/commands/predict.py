@@ -100,8 +100,8 @@ def predict(
         if no_answer_above is not None:
             raise UserError("--batch writes null_lead of every answer: leave out --no-answer-above")
         kinds = kinds_of(task)
-        renamed = {"text": text_column, "second_text": second_text_column}
-        _predict_batch(model, kinds, batch, renamed, to, home, as_json=as_json)
+        columns = (text_column, second_text_column)
+        _predict_batch(model, kinds, batch, columns, to, home, as_json=as_json)
         return
     if to is not None:
         raise UserError("--to is for --batch; --file writes its answers to --out")
@@ -119,12 +119,12 @@ def predict(
     table = None if file is None else read_table(str(file))
     lines = [] if texts or table else _lines_of_standard_input()
     if out is not None:
-        check_output(out, table.columns if table else {})
+        check_output(out)
     kinds = kinds_of(task) if model is None else ()
     with asked_model(model, home, *kinds) as (folder, called):
         from pipelines.predict.answers import (
             answer_all,
-            asked_of_file,
+            asked_of,
             asked_of_lines,
             asked_of_texts,
             question_for,
@@ -136,7 +136,7 @@ def predict(
     if no_answer_above is not None and "null_lead" not in question.answers:
         raise UserError(f"--no-answer-above is for question answering, {called} is no such model")
     if table is not None:
-        asked = asked_of_file(table, question, text_column, second_text_column)
+        asked = asked_of(table, question, text_column, second_text_column)
         if asked.taken:
             columns = (f"{name} is its column {own!r}" for name, own in asked.taken.items())
             say(f"{file}: {', '.join(columns)}")
@@ -155,7 +155,7 @@ def _predict_batch(
     model: str | None,
     kinds: tuple[str, ...],
     files: list[str],
-    renamed: dict[str, str | None],
+    columns: tuple[str | None, str | None],
     to: str | None,
     home: Path | None,
     *,
@@ -177,10 +177,12 @@ def _predict_batch(
     wait_for_api = prepare_flows(home_folder(home))
     from flows.predict import BatchPredictionRecipe, predict
     from flows.reporting.progress_line import progress_on_terminal
+    from pipelines.predict.batch_prediction import place_of
 
     values: dict[str, Any] = {
         "files": [str(Path(each).absolute()) if "://" not in each else each for each in files],
-        "columns": {name: theirs for name, theirs in renamed.items() if theirs},
+        "text_column": columns[0],
+        "second_text_column": columns[1],
         "model": model,
         "out": to or "",
         "runtime": {"home": str(home) if home else ""},
@@ -191,7 +193,7 @@ def _predict_batch(
     with progress_on_terminal():
         predictions = predict(recipe)
     statistics = predictions.statistics
-    where = to or predictions.url
+    where = place_of(predictions, to or "")
     if as_json:
         print(json.dumps({**statistics, "answers": where, "fingerprint": predictions.fingerprint}))
         return

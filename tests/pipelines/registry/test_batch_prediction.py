@@ -4,25 +4,22 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bert_core.model.catalogue import build_model
+from bert_core.inference.tables import question_of_class
+from bert_core.model.catalogue import MODELS
 from pipelines.cluster import connect, disconnect
 from pipelines.errors import UserError
-from pipelines.predict import batch_prediction
 from pipelines.predict.batch_prediction import (
     KIND,
-    LISTING,
     BatchSettings,
-    _read_through,
+    _columns_asked,
     build_predictions,
 )
-from pipelines.predict.tables import FileTable
 from pipelines.registry.register import RegisteredModel, Submission, register
 from pipelines.settings import RuntimeSettings
 from pipelines.stage import Progress, StageContext
@@ -30,7 +27,6 @@ from pipelines.store import ArtifactStore
 from tests.integration.object_stores import BUCKET, s3_server
 from tests.pipelines.registry.conftest import Models
 from tests.pipelines.registry.test_serving import untrained
-from tests.pipelines.tasks.letters import CONFIG
 
 
 def texts(folder: Path, name: str, count: int, column: str = "text") -> str:
@@ -81,11 +77,9 @@ def test_every_row_of_every_file_is_answered_by_the_version_that_the_alias_named
     vectors = pq.read_schema(made.local("part-00000-00002.parquet")).field("embedding").type
     assert vectors == pa.list_(pa.float32())
     assert pq.read_table(made.local("part-00002-00000.parquet")).to_pydict()["row"] == [0, 2]
-    assert shards(tmp_path / "answers") == shards(tmp_path / "store")
+    answers = tmp_path / "answers" / made.fingerprint[:16]
+    assert shards(answers) == shards(tmp_path / "store")
     assert pq.read_table(tmp_path / "answers").num_rows == 30
-    again = BatchSettings(model="encoder/1", files=(str(tmp_path / "answers"),))
-    asked_again = build_predictions(again, models.tracker, own_context(models, tmp_path / "again"))
-    assert asked_again.statistics["rows"] == 30
 
     models.register(models.encoder(2))
     assert build_predictions(settings, models.tracker, own_context(models, tmp_path)).reused
@@ -93,6 +87,7 @@ def test_every_row_of_every_file_is_answered_by_the_version_that_the_alias_named
     other = build_predictions(settings, models.tracker, own_context(models, tmp_path))
     assert other.statistics["model"] == "encoder/2"
     assert other.fingerprint != made.fingerprint
+    assert len(list((tmp_path / "answers").iterdir())) == 2  # no versions mix
 
 
 def test_words_that_are_split_already_are_tagged_in_whole_files_too(
@@ -102,14 +97,13 @@ def test_words_that_are_split_already_are_tagged_in_whole_files_too(
     sentences = [["Ada", "wrote,to"], ["Charles"]]
     rows = [{"split": words, "tags": ["O"] * len(words)} for words in sentences]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    for columns in ({"words": "split"}, {"text": "split"}):
-        settings = BatchSettings(
-            model=f"tagger/{tagger.version}", files=(str(tmp_path / "a.jsonl"),), columns=columns
-        )  # fmt: skip
-        made = build_predictions(settings, models.tracker, own_context(models, tmp_path))
-        found = pq.read_table(made.local("part-00000-00000.parquet")).to_pydict()
-        assert found["words"] == sentences
-        assert [len(tags) for tags in found["tags"]] == [2, 1]
+    settings = BatchSettings(
+        model=f"tagger/{tagger.version}", files=(str(tmp_path / "a.jsonl"),), text_column="split"
+    )
+    made = build_predictions(settings, models.tracker, own_context(models, tmp_path))
+    found = pq.read_table(made.local("part-00000-00000.parquet")).to_pydict()
+    assert found["words"] == sentences
+    assert [len(tags) for tags in found["tags"]] == [2, 1]
 
 
 def test_any_number_of_workers_and_a_stop_between_give_the_same_bytes(
@@ -135,10 +129,8 @@ def test_any_number_of_workers_and_a_stop_between_give_the_same_bytes(
     resumed = build_predictions(settings, models.tracker, replace(two, observe=told.append))
     assert resumed.fingerprint == whole.fingerprint
     assert shards(tmp_path / "2") == shards(tmp_path / "1")
-    answered = [progress for progress in told if progress.stage == KIND]
-    assert answered[0].note == f"resumed: {10 * len(kept)} rows were answered before"
-    assert len(answered) == 5 - len(kept)
-    assert (answered[-1].done, answered[-1].total) == (45, 45)
+    assert told[-1].done == 45
+    assert {progress.stage for progress in told} == {KIND}
 
 
 def test_a_file_that_changes_ends_the_run_and_its_answers_are_used_by_no_later_one(
@@ -151,7 +143,7 @@ def test_a_file_that_changes_ends_the_run_and_its_answers_are_used_by_no_later_o
     build_predictions(settings, models.tracker, own_context(models, tmp_path / "1"))
 
     def replace_file(progress: Progress) -> None:
-        if (progress.stage, progress.done) == ("reading", 25):
+        if progress.done == 10:
             other.replace(path)
 
     context = own_context(models, tmp_path / "2")
@@ -164,19 +156,6 @@ def test_a_file_that_changes_ends_the_run_and_its_answers_are_used_by_no_later_o
     assert shards(tmp_path / "2") == shards(tmp_path / "1")
 
 
-def test_a_mistake_in_the_last_row_ends_the_run_before_the_first_answer(
-    models: Models, tmp_path: Path
-) -> None:
-    models.register(models.encoder(1))
-    (tmp_path / "a.csv").write_text("text,other\n" + "one,1\n" * 25 + ",2\n")
-    settings = BatchSettings(
-        model="encoder/1", files=(str(tmp_path / "a.csv"),), rows_per_shard=10
-    )  # fmt: skip
-    with pytest.raises(UserError, match=r"row 25 of .*a\.csv, counted from 0, has no text"):
-        build_predictions(settings, models.tracker, own_context(models, tmp_path))
-    assert not shards(tmp_path / "store")
-
-
 def test_shards_have_one_schema_whatever_their_rows_lack(models: Models, tmp_path: Path) -> None:
     models.register(models.encoder(1))
     tagger = registered_tagger(models, tmp_path)
@@ -187,59 +166,24 @@ def test_shards_have_one_schema_whatever_their_rows_lack(models: Models, tmp_pat
         out=str(tmp_path / "answers"),
     )  # fmt: skip
     build_predictions(settings, models.tracker, own_context(models, tmp_path))
-    schemas = {pq.read_schema(path) for path in (tmp_path / "answers").glob("*.parquet")}
+    schemas = {pq.read_schema(path) for path in (tmp_path / "answers").rglob("*.parquet")}
     assert len(schemas) == 1
     found = pq.read_table(tmp_path / "answers").to_pydict()
     assert found["text"] == ["a b", "5", None, "e"]
     assert found["words"] == [["a", "b"], ["5"], ["c", "d"], ["e"]]
 
 
-@pytest.mark.parametrize("value", [["a", "b"], {"a": "b"}])
-def test_a_cell_that_is_no_text_ends_the_run_before_the_first_answer(
-    models: Models, tmp_path: Path, value: object
-) -> None:
-    models.register(models.encoder(1))
-    rows = [{"text": "a"}] * 12 + [{"text": value}]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    settings = BatchSettings(model="encoder/1", files=(str(tmp_path / "a.jsonl"),))
-    with pytest.raises(UserError, match=r"row 12 of .*: text must be a text, found"):
-        build_predictions(settings, models.tracker, own_context(models, tmp_path))
-    assert not shards(tmp_path / "store")
-
-
-def test_pairs_and_texts_are_not_answered_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    tables = {
-        "a": FileTable("a", [0], {"text": ["a"], "second_text": ["b"]}),
-        "b": FileTable("b", [0], {"text": ["c"]}),
-    }
-    monkeypatch.setattr(batch_prediction, "asked_shards", lambda path, *_: iter([tables[path]]))
-    model = build_model("sentence_embedding", CONFIG)
-    watch = StageContext(store=None)
-    read = partial(_read_through, model, BatchSettings(), context=watch)
-    assert read([("a", "")]) == (1, ["text", "second_text"])
-    with pytest.raises(UserError, match=r"have a column second_text and others have none \(b\)"):
-        read([("a", ""), ("b", "")])
-
-
-def test_the_shards_of_an_earlier_prediction_go_and_nothing_else(
-    models: Models, tmp_path: Path
-) -> None:
-    models.register(models.encoder(1))
-    path, answers = texts(tmp_path, "a.parquet", 30), tmp_path / "answers"
-    answers.mkdir()
-    (answers / "part-99999-99999.parquet").write_bytes(b"somebody else's")
-    settings = BatchSettings(
-        model="encoder/1", files=(path,), rows_per_shard=10, out=str(answers)
-    )  # fmt: skip
-    build_predictions(settings, models.tracker, own_context(models, tmp_path))
-    assert len(shards(answers)) == 4
-    fewer = settings.model_copy(update={"rows_per_shard": 100})
-    build_predictions(fewer, models.tracker, own_context(models, tmp_path))
-    assert sorted(shards(answers)) == ["part-00000-00000.parquet", "part-99999-99999.parquet"]
-    assert json.loads((answers / LISTING).read_text())["files"] == ["part-00000-00000.parquet"]
-
-
 @pytest.mark.slow  # Ray starts twice
+def test_pairs_and_texts_are_not_answered_together(tmp_path: Path) -> None:
+    for name, row in (("a", {"text": "a", "second_text": "b"}), ("b", {"text": "c"})):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(row))
+    paths = [str(tmp_path / f"{name}.jsonl") for name in "ab"]
+    question = question_of_class(MODELS["sentence_embedding"])
+    assert _columns_asked(question, BatchSettings(), paths[:1]) == ["text", "second_text"]
+    with pytest.raises(UserError, match=r"have a second text and others have none \(.*b.jsonl\)"):
+        _columns_asked(question, BatchSettings(), paths)
+
+
 def test_files_and_answers_may_lie_in_an_object_store(
     models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,9 +198,9 @@ def test_files_and_answers_may_lie_in_an_object_store(
         )  # fmt: skip
         made = build_predictions(settings, models.tracker, replace(models.context, store=store))
         store.filesystem.invalidate_cache()
-        found = store.filesystem.ls(f"{BUCKET}/answers", detail=False)
-        names = sorted(path.rpartition("/")[2] for path in found)
-        assert names == sorted([LISTING, *made.names()])
+        folder = f"{BUCKET}/answers/{made.fingerprint[:16]}"
+        found = store.filesystem.ls(folder, detail=False)
+        assert sorted(path.rpartition("/")[2] for path in found) == made.names()
         assert made.statistics["rows"] == 12
     monkeypatch.undo()
     connect()  # the session's, for the tests that follow
@@ -277,10 +221,11 @@ def ray_of_its_own() -> Iterator[None]:
     [
         ({"files": ()}, "needs files to answer"),
         ({"files": ("nowhere/*.parquet",)}, "matches no file"),
-        ({"columns": {"text": "review"}}, "has no column 'review'"),
+        ({"text_column": "review"}, "has no column 'review'"),
         ({"files": ("{here}",), "out": "{here}/answers"}, "would be asked at the next run"),
-        ({"columns": {"question": "text"}}, "is asked about text, once each: leave out"),
-        ({"columns": {"second_text": "b"}}, "column 'b', which was named as second_text"),
+        ({"second_text_column": "b"}, "this model reads one text"),
+        ({"files": ("{gap}",)}, "row 1 of .*, counted from 0, has no text; fill it"),
+        ({"files": ("{list}",)}, "row 1 of .*, counted from 0: text must be a text, found"),
         ({"out": "no-such-scheme://bucket/x"}, "answers cannot be copied to no-such-scheme://"),
         ({"model": "nobody@champion"}, "no model 'nobody' with the alias"),
     ],
@@ -290,8 +235,13 @@ def test_what_cannot_be_answered_is_said_in_a_sentence(
 ) -> None:
     models.register(models.encoder(1))
     usual = {"model": "encoder/1", "files": (texts(tmp_path, "a.parquet", 2),)}
+    (tmp_path / "gap.csv").write_text("text,other\none,1\n,2\n")
+    (tmp_path / "list.jsonl").write_text('{"text": "a"}\n{"text": ["a", "b"]}\n')
     if "{here}" in str(settings):
         settings = {"files": (str(tmp_path),), "out": str(tmp_path / "answers")}
+    for name, file in (("{gap}", "gap.csv"), ("{list}", "list.jsonl")):
+        if name in str(settings):
+            settings = {"files": (str(tmp_path / file),)}
     with pytest.raises(UserError, match=sentence):
         build_predictions(
             BatchSettings(**usual | settings), models.tracker, own_context(models, tmp_path)

@@ -1,6 +1,5 @@
 """The page's own task from its file to an answer over HTTP, through the command line."""
 
-import csv
 import json
 import os
 import subprocess
@@ -77,16 +76,13 @@ def test_from_file_to_an_answer_over_http(tmp_path: Path) -> None:
     ).splitlines()  # fmt: skip
     answer = json.loads(line)
     assert answer["ranking"][0] == "d c a"
-    with (tmp_path / "requests.csv").open("w", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(REQUEST)
-        rows.writerow([REQUEST["query"], json.dumps(REQUEST["candidates"])])
+    (tmp_path / "requests.jsonl").write_text(json.dumps(REQUEST))
     ask = ("predict", "--model", "own-task/1", *home)
-    said(*ask, "--file", "requests.csv", "--out", "ranked.jsonl", folder=tmp_path)
+    said(*ask, "--file", "requests.jsonl", "--out", "ranked.jsonl", folder=tmp_path)
     (row,) = map(json.loads, (tmp_path / "ranked.jsonl").read_text().splitlines())
     assert row["ranking"] == answer["ranking"]
-    said(*ask, "--batch", "requests.csv", "--to", "ranked", folder=tmp_path)
-    assert list((tmp_path / "ranked").glob("*.parquet"))
+    said(*ask, "--batch", "requests.jsonl", "--to", "ranked", folder=tmp_path)
+    assert list((tmp_path / "ranked").rglob("*.parquet"))
     figures = json.loads(
         said(
             "evaluate",

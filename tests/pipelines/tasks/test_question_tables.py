@@ -6,15 +6,16 @@ from pathlib import Path
 import pytest
 
 from bert_core.inference.tables import question_of_class
-from bert_core.model.catalogue import MODELS
+from bert_core.model.catalogue import MODELS, build_model
 from pipelines.errors import UserError
-from pipelines.predict.answers import asked_of
+from pipelines.predict.answers import asked_of, check_rows
 from pipelines.predict.tables import (
     check_output,
     read_shards,
     read_table,
     write_table,
 )
+from tests.pipelines.tasks.letters import CONFIG
 
 TABLE = {"text": ["a b", 'say "c", d'], "second_text": ["x", "y\tz"]}
 PAIRS = question_of_class(MODELS["regression"])
@@ -25,7 +26,7 @@ def test_a_table_comes_back_as_it_was_written(tmp_path: Path, suffix: str) -> No
     path = tmp_path / f"a{suffix}"
     write_table(path, TABLE)
     assert read_table(str(path)).columns == TABLE
-    asked = asked_of(read_table(str(path)), {"text": "second_text"}, PAIRS)
+    asked = asked_of(read_table(str(path)), PAIRS, "second_text", None)
     assert asked.columns == {"text": TABLE["second_text"], "second_text": TABLE["second_text"]}
     assert [path.name for path in tmp_path.iterdir()] == [f"a{suffix}"]
 
@@ -66,21 +67,24 @@ def test_shards_of_a_file_hold_its_rows_in_order(
     [
         ("a.pdf", "one", r"a\.pdf is not read by its name; questions are \.txt"),
         ("a.csv", "text\none,two\n", "line 2 of .*has 2 columns"),
-        ("a.csv", "sentence\none\n", "has no column 'body', found sentence"),
-        (
-            "a.jsonl",
-            '{"text": "a", "body": "b c"}',
-            r"choices must hold lists of texts, .* found 'b c'",
-        ),
+        ("a.csv", "sentence\none\n", "has no column 'body', only sentence; set --text-column"),
     ],
 )
 def test_faults_of_a_table_are_named(tmp_path: Path, name: str, content: str, message: str) -> None:
     (tmp_path / name).write_text(content)
-    question, column = PAIRS, "text"
-    if "choices" in message:
-        question, column = question_of_class(MODELS["multiple_choice"]), "choices"
     with pytest.raises(UserError, match=message):
-        asked_of(read_table(str(tmp_path / name)), {column: "body"}, question)
+        asked_of(read_table(str(tmp_path / name)), PAIRS, "body", None)
+
+
+def test_a_cell_that_is_no_text_or_no_list_is_refused(tmp_path: Path) -> None:
+    model = build_model("multiple_choice", CONFIG)
+    for row, message in (
+        ({"text": "a", "choices": "b c"}, "choices must be a list of texts, found 'b c'"),
+        ({"text": ["a"], "choices": ["b", "c"]}, "text must be a text, found"),
+        ({"text": b"a", "choices": ["b", "c"]}, "text must be a text, found"),
+    ):
+        with pytest.raises(UserError, match=f"row 7 of a, counted from 0: {message}"):
+            check_rows(model, {name: [cell] for name, cell in row.items()}, [7], "a")
 
 
 def test_what_cannot_be_written_is_said_before_and_leaves_nothing(
@@ -90,4 +94,4 @@ def test_what_cannot_be_written_is_said_before_and_leaves_nothing(
         write_table(Path("/proc/out.csv"), {"text": ["a"]})
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)  # a superuser may
     with pytest.raises(UserError, match="cannot be written; name a file in a folder"):
-        check_output(tmp_path / "out.csv", {})
+        check_output(tmp_path / "out.csv")
