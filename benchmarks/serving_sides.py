@@ -22,7 +22,7 @@ from bert_core.backends.context import Precision
 from bert_core.hugging_face import import_model
 from bert_core.inference import classify, embed
 from bert_core.vocabulary import WordPieceTokenizer
-from flows.services.health import answers, free_port
+from flows.local.health import answers, free_port
 
 CLIENTS = 16
 BATCH = 32  # of the other libraries

@@ -1,6 +1,6 @@
 """The chain: from a recipe to artifacts, a stage after the other."""
 
-from flows.reporting.report import RANDOM_TWIN
+from flows.report import RANDOM_TWIN
 from flows.run import Run
 from pipelines.recipes.recipe import Recipe, Until
 from pipelines.registry.package import resolved_encoder

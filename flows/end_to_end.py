@@ -4,7 +4,7 @@ from prefect import flow
 
 from flows.chain import build_chain
 from flows.promote import compare_and_promote
-from flows.reporting.report import RunReport
+from flows.report import RunReport
 from flows.run import Overrides, Run, started_run
 from flows.stopping import cancel_if_stopped
 from pipelines.recipes.files import read_recipe

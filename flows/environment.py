@@ -11,22 +11,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from filelock import BaseFileLock, FileLock, Timeout
 
-from flows.services.health import answers, free_port
-from flows.services.home_servers import (
-    HomeServers,
-    Login,
-    make_login,
-    read_login,
-    running_servers,
-)
-from pipelines.errors import UserError, first_line, redacted
+from flows.local.health import answers, free_port
+from flows.local.servers import Login, make_login, running_servers
+from pipelines.errors import UserError, redacted
 from pipelines.settings import home_folder as home_folder
 from pipelines.settings import make_home
 
@@ -40,6 +34,8 @@ DEFAULTS = {
     "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false",
     "PREFECT_CLI_PROMPT": "false",
     "PREFECT_CLIENT_RETRY_EXTRA_CODES": "500",  # a server's answer while its database is down
+    # Requests to servers on this machine bypass http_proxy.
+    "NO_PROXY": "127.0.0.1,localhost",
 }
 # A terminal shows one line of progress and the summary; all log lines stay with the Prefect run.
 _QUIET = {
@@ -53,21 +49,26 @@ _PERSONAL = (
     "PREFECT_SERVER_DATABASE_CONNECTION_URL",
 )  # fmt: skip
 
-_LOOPBACK = ("127.0.0.1", "localhost")
 _START_SECONDS = 180.0  # its first start makes a database, on a busy machine slowly
 _POLL_SECONDS = 0.05
 # Schedules and clean-up are a long-lived server's work.
 _IDLE_SERVICES = ("SCHEDULER", "LATE_RUNS", "CANCELLATION_CLEANUP", "PAUSE_EXPIRATIONS")
 
 
-def home_database(home: Path) -> str:
-    """The database of every Prefect server that is started for a home."""
-    return f"sqlite+aiosqlite:///{make_home(home / 'prefect') / 'prefect.db'}"
+def server_variables(home: Path, login: Login, origins: str) -> dict[str, str]:
+    """The environment of a Prefect server of this home, whose page has one of these `origins`.
 
-
-def without_prefect_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables without those that name another Prefect API or database."""
-    return {name: value for name, value in environment.items() if name not in _PERSONAL}
+    A person's own Prefect settings are not part of it.
+    """
+    database = make_home(home / "prefect") / "prefect.db"
+    return {
+        **{name: value for name, value in os.environ.items() if name not in _PERSONAL},
+        "PREFECT_HOME": str(home / "prefect"),
+        "PREFECT_SERVER_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{database}",
+        "PREFECT_SERVER_API_AUTH_STRING": login.text,
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": origins,
+        "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
+    }
 
 
 @dataclass(slots=True)
@@ -107,15 +108,7 @@ class LocalApi:
                 stdout=output,
                 stderr=output,
                 cwd=home,  # Prefect reads settings from files of its folder
-                env={
-                    **without_prefect_settings(os.environ),
-                    **idle,
-                    "PREFECT_HOME": str(home / "prefect"),
-                    "PREFECT_SERVER_DATABASE_CONNECTION_URL": home_database(home),
-                    "PREFECT_SERVER_API_AUTH_STRING": login.text,
-                    "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": page,
-                    "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
-                },
+                env={**server_variables(home, login, page), **idle},
                 start_new_session=True,  # Ctrl-C is for the run, which reports it to the API
                 preexec_fn=_die_with_parent if sys.platform == "linux" else None,
             )
@@ -137,78 +130,50 @@ class LocalApi:
     def stop(self) -> None:
         """End the API."""
         self._turn.release(force=True)
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(timeout=3)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+        self._process.terminate()
+        try:
+            self._process.wait(timeout=3)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
 
-def set_defaults(home: Path) -> HomeServers | None:
+def set_defaults(home: Path) -> None:
     """Point this process and its children at `home` and, if they run, at its servers."""
     os.environ["BERTSMITH_HOME"] = str(home)
     os.environ.setdefault("MPLCONFIGDIR", str(home / "matplotlib"))  # else in the person's own home
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
-    _spare_the_proxy()
     servers = running_servers(home)
-    login = read_login(home) if servers is not None else None
-    if servers is not None and login is not None:
+    if servers is not None:
         os.environ.setdefault("MLFLOW_TRACKING_URI", servers.mlflow_url)
-        os.environ.update(login.for_mlflow_clients(servers.mlflow_url))
-    return servers
+        os.environ.update(make_login(home).for_mlflow_clients(servers.mlflow_url))
 
 
 def prepare_flows(home: Path) -> Callable[[], None]:
     """Make sure that flows of this process have a Prefect API to report to.
 
     An API of our own starts up during the caller's imports. Call what this returns before the
-    first flow: it waits until the API answers. Raises UserError for settings of Prefect that
-    cannot be read.
+    first flow: it waits until the API answers, and raises UserError if it does not.
     """
-    servers = set_defaults(home)
+    set_defaults(home)
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
-    if not _has_prefect_folder():  # Prefect makes it when it is imported
+    if not (Path.home() / ".prefect").is_dir():  # Prefect makes it when it is imported
         os.environ.setdefault("PREFECT_HOME", str(home / "prefect"))
-    if url := configured_prefect_api():
+    from prefect.settings import get_current_settings
+
+    if url := get_current_settings().api.url:
         sys.stderr.write(f"Runs are recorded at {redacted(url)}, which Prefect's settings name.\n")
         return _require_prefect
-    login = read_login(home) if servers is not None else None
-    if servers is not None and login is not None:
-        _use_prefect_api(home, servers.prefect_api_url, login)
+    servers = running_servers(home)
+    if servers is not None:
+        _use_prefect_api(home, servers.prefect_api_url, make_login(home))
         return _require_prefect
     local_api = LocalApi.start(home)
     LocalApi.url_of_this_process = local_api.url
     _use_prefect_api(home, local_api.url, local_api.login)
     return local_api.wait
-
-
-def configured_prefect_api() -> str:
-    """The API that Prefect's own settings name; empty without one.
-
-    Raises UserError for settings that cannot be read.
-    """
-    try:
-        from prefect.settings import get_current_settings
-
-        return get_current_settings().api.url or ""
-    # A damaged file of settings ends in an error of the TOML reader or of pydantic.
-    except ValueError as error:
-        raise UserError(
-            f"Prefect's settings cannot be read: {first_line(error)}; correct profiles.toml in "
-            f"{os.environ.get('PREFECT_HOME', '~/.prefect')}, prefect.toml, pyproject.toml or .env"
-        ) from error
-
-
-def _has_prefect_folder() -> bool:
-    """Whether the person has settings of Prefect in their own home folder."""
-    try:
-        return (Path.home() / ".prefect").is_dir()
-    except RuntimeError:  # nobody has this user id
-        return False
 
 
 def _use_prefect_api(home: Path, url: str, login: Login) -> None:
@@ -224,24 +189,26 @@ def _use_prefect_api(home: Path, url: str, login: Login) -> None:
 
 
 def _require_prefect() -> None:
-    from flows.services.doctor import check_prefect
+    """Return if the Prefect API answers and accepts the password; else raise UserError."""
+    import httpx
+    from prefect.client.orchestration import get_client
+    from prefect.exceptions import PrefectHTTPStatusError
+    from prefect.settings import get_current_settings
 
-    check = check_prefect()
-    if not check.is_good:
-        raise UserError(f"Prefect: {check.result}; {check.remedy}")
-
-
-def _spare_the_proxy() -> None:
-    """Requests to servers on this machine bypass http_proxy."""
-    names = ("no_proxy", "NO_PROXY")  # of which libraries ask the first before the second
-    stated = {name: os.environ[name] for name in names if os.environ.get(name)}
-    for name in names:
-        hosts = [
-            host.strip() for host in stated.get(name, next(iter(stated.values()), "")).split(",")
-        ]
-        others = [host for host in hosts if host and host not in _LOOPBACK]
-        # A star means every host only where it is alone.
-        os.environ[name] = "*" if "*" in others else ",".join([*others, *_LOOPBACK])
+    url = get_current_settings().api.url
+    try:
+        with get_client(sync_client=True) as client:
+            client.read_deployments(limit=1)
+    except PrefectHTTPStatusError as error:
+        raise UserError(
+            f"Prefect: {url} answers with {error.response.status_code}; set "
+            "PREFECT_API_AUTH_STRING to the server's name:password, or look at its log"
+        ) from error
+    except (httpx.HTTPError, OSError) as error:
+        raise UserError(
+            f"Prefect: {url} does not answer ({type(error).__name__}); start the server, or "
+            "correct PREFECT_API_URL"
+        ) from error
 
 
 def _not_started(log: Path) -> UserError:

@@ -6,8 +6,8 @@ from prefect import flow
 from prefect.artifacts import create_markdown_artifact
 from pydantic import Field
 
-from flows.reporting.progress import ProgressReporter
-from flows.reporting.publishing import costing_the_page_alone
+from flows.progress import ProgressReporter
+from flows.record import costing_the_page_alone
 from flows.run import network_task
 from flows.stopping import cancel_if_stopped, flow_in_progress
 from pipelines.errors import redacted

@@ -8,7 +8,7 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.events import emit_event
 from prefect.logging import get_run_logger
 
-from flows.reporting.publishing import costing_the_page_alone
+from flows.record import costing_the_page_alone
 from flows.run import Run, network_task
 from flows.stopping import flow_in_progress
 from pipelines.recipes.recipe import PromotionRecipe

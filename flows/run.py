@@ -20,16 +20,15 @@ from prefect.runtime import deployment, flow_run
 from pydantic import Field
 
 from flows.checks import check_run
-from flows.reporting.progress import ProgressReporter
-from flows.reporting.progress_line import duration
-from flows.reporting.publishing import (
+from flows.progress import ProgressReporter, duration
+from flows.record import (
     ParentRun,
     costing_the_page_alone,
     flow_run_page,
     open_parent_run,
     publish_report,
 )
-from flows.reporting.report import RunReport, StageRecord
+from flows.report import RunReport, StageRecord
 from flows.stopping import flow_in_progress, stops_kept
 from pipelines.errors import first_line, redacted, without_secrets
 from pipelines.recipes.files import completed, differences, flattened, read_recipe
@@ -93,7 +92,7 @@ class Run:
         )
         self.report.records.append(record)
         if record.artifact is not None:
-            self.parent.used(title, record.artifact)
+            self.parent.used(record.artifact)
         self.progress.say(f"{title:<28} {record.outcome:<7} {duration(record.seconds):>13}")
         return result
 

@@ -45,9 +45,9 @@ inside() { builder run --isolation chroot "$container" -- /usr/local/bin/entrypo
 inside id
 [ "$(inside id -u)" = 1000 ]
 inside bertsmith --version
-inside bertsmith recipes list | sed -n 1,3p  # head would close the pipe, which ends the script
-inside python -m flows.services.health
-builder inspect --type image "$image" | grep services.health > /dev/null  # as the image says
+inside bertsmith recipes | sed -n 1,3p  # head would close the pipe, which ends the script
+inside python -m flows.local.health
+builder inspect --type image "$image" | grep local.health > /dev/null  # as the image says
 inside cat /opt/bertsmith/share/bertsmith/prefect.yaml /opt/bertsmith/share/bertsmith/automations.yaml > /dev/null
 for program in cc gcc g++ c++ clang tcc ld make; do
     if inside sh -c "command -v $program"; then
@@ -64,7 +64,7 @@ echo "== every role's command is there"
 inside prefect version
 inside ray --version
 inside mlflow --version
-inside python -m flows.services.first_start /credentials
+inside python -m flows.local.first_start /credentials
 echo "== a run, from raw text to registered models"
 inside sh -c 'cat > small.yaml' << 'RECIPE'
 corpus:

@@ -21,7 +21,7 @@ def build(arguments: dict[str, str]) -> Application:
     def application() -> object:
         import torch
 
-        from flows.cli.registry import asked_model, model_address
+        from flows.cli.options import asked_model, model_address
         from pipelines.predict import server
         from pipelines.registry.package import opened
 

@@ -13,7 +13,7 @@ def page() -> str:
     """The reference of presets."""
     parts = [
         "# Presets",
-        "A preset is a recipe that comes with Bertsmith. `bertsmith recipes show NAME` prints "
+        "A preset is a recipe that comes with Bertsmith. `bertsmith run NAME --show-recipe` prints "
         "every value of one. The tables list the values that differ from the "
         "[defaults](settings.md). This page is made from the code.",
     ]

@@ -10,16 +10,9 @@ from typing import Annotated
 import typer
 from typer.exceptions import Abort, Exit, TyperException
 
-from flows.cli.commands import (
-    evaluation,
-    exchange,
-    models,
-    predict,
-    services,
-    store,
-)
-from flows.cli.commands.recipes import recipes
-from flows.cli.commands.run import run as run_command
+from flows.cli import models, predict, servers, store
+from flows.cli.run import recipes
+from flows.cli.run import run as run_command
 from flows.stopping import stops_kept
 from pipelines.errors import UserError
 from pipelines.versions import code_version
@@ -56,20 +49,20 @@ def _before_any_command(
 
 
 app.command("run")(run_command)
+app.command("recipes")(recipes)
 app.command("predict")(predict.predict)
 app.command("fill-mask")(predict.fill_mask)
-app.command("evaluate")(evaluation.evaluate)
+app.command("serve")(predict.serve)
 app.command("models")(models.models)
+app.command("evaluate")(models.evaluate)
 app.command("promote")(models.promote)
 app.command("rollback")(models.rollback)
-app.command("import")(exchange.import_folder)
-app.command("export")(exchange.export_version)
-app.command("serve")(services.serve)
-app.add_typer(recipes, name="recipes")
+app.command("import")(models.import_folder)
+app.command("export")(models.export_version)
 app.add_typer(store.commands, name="store")
-app.command("up")(services.up)
-app.command("down")(services.down)
-app.command("doctor")(services.doctor)
+app.command("up")(servers.up)
+app.command("down")(servers.down)
+app.command("doctor")(servers.doctor)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -130,7 +130,8 @@ def _read_source(source: str) -> dict[str, Any]:
         raise UserError(f"the recipe {source!r} is not valid YAML: {where}") from None
     if values is None:
         raise UserError(
-            f"the recipe {source!r} is empty; print one to begin with: bertsmith recipes show demo"
+            f"the recipe {source!r} is empty; print one to begin with: bertsmith run demo "
+            "--show-recipe"
         )
     if not isinstance(values, dict):
         raise UserError(
@@ -221,7 +222,7 @@ def _sentence(path: str, faults: list[Any], subject: str, settings: Iterable[str
     faults = [fault for fault in faults if len(fault["loc"]) == deepest]
     fault = faults[0]
     if fault["type"] == "extra_forbidden":
-        near = _nearest_setting(path, settings) or "; see `bertsmith recipes show`"
+        near = _nearest_setting(path, settings) or "; see `bertsmith run --show-recipe`"
         return f"{subject} has no setting {path!r}{near}"
     if fault["type"] in ("value_error", "assertion_error"):
         rule = fault["msg"].partition(", ")[2]

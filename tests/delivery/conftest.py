@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flows.services.first_start import make_credentials
+from flows.local.first_start import make_credentials
 from tests.delivery.composition import COMPOSE, read
 from tests.delivery.declared import DEPLOYING
 from tests.delivery.overlays import OVERLAYS, Manifest, rendered

@@ -53,7 +53,7 @@ def test_every_command_is_one(page: Path) -> None:
         "ray start --headless",
         "ray stat",
         "mlflow server --hots=0.0.0.0",
-        "python -m flows.services.helth",
+        "python -m flows.local.helth",
     ],
 )  # fmt: skip
 def test_a_command_or_option_that_is_none_is_noticed(words: str) -> None:

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from flows.services.first_start import make_credentials
-from pipelines.errors import UserError
+from flows.local.first_start import make_credentials
 from tests.delivery.composition import COMPOSE, written
 from tests.delivery.declared import DEPLOYING, INFRA, ROOT
 
@@ -65,13 +64,6 @@ def test_a_folder_of_passwords_that_is_made_here_lets_nobody_else_in(tmp_path: P
     (begin,) = (n for n, line in enumerate(typed) if "first_start credentials" in line)
     assert "/credentials/" in (ROOT / ".gitignore").read_text().splitlines()
     assert any(line.startswith("rm -rf credentials") for line in typed[begin:])
-
-
-def test_a_volume_of_passwords_that_is_gone_is_told(tmp_path: Path) -> None:
-    make_credentials(tmp_path)
-    (tmp_path / "postgres" / "password").unlink()
-    with pytest.raises(UserError, match="postgres/password is missing; put the"):
-        make_credentials(tmp_path)
 
 
 def test_a_first_start_that_was_cut_short_begins_again(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import yaml
 
-from flows.services.first_start import make_credentials
+from flows.local.first_start import make_credentials
 from tests.delivery.declared import ENTRYPOINT, INFRA, ROOT, is_command
 
 DOCKERFILE = (INFRA / "Dockerfile").read_text(encoding="utf-8")

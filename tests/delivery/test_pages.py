@@ -13,7 +13,7 @@ from typer.main import get_command
 
 from docs._extension.settings import known_paths
 from flows.cli.app import app
-from flows.cli.commands.run import run
+from flows.cli.run import run
 from pipelines.recipes.recipe import Recipe
 from tests.delivery.declared import ROOT
 from tests.delivery.pages import (

@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.reporting.report import RunReport
-from flows.services.home_servers import MLFLOW_SERVER, PREFECT_SERVER, HomeServers, Service
+from flows.local.servers import MLFLOW_SERVER, PREFECT_SERVER, HomeServers, Service
+from flows.report import RunReport
 from tests.flows.published_folders import saved
 
 _CREDENTIALS = (

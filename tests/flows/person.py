@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.services.home_servers import CREDENTIALS_NAME, HomeServers, read_record
+from flows.local.servers import CREDENTIALS_NAME, HomeServers, read_record
 
 BERTSMITH = [sys.executable, "-c", "from flows.cli import main; main()"]
 CHECKOUT = Path(__file__).parents[2]

@@ -35,24 +35,6 @@ def test_help_lists_at_most_twenty_commands(capsys: pytest.CaptureFixture[str]) 
     assert len(commands) <= 20
 
 
-@pytest.mark.parametrize(
-    ("typed", "completed"),
-    [("fil", "fill-mask"), ("run own-t", "own-text"), ("run --until voc", "vocabulary")],
-)
-def test_a_shell_completes_commands_presets_and_stages(typed: str, completed: str) -> None:
-    words = f"bertsmith {typed}"
-    asked = {
-        "_BERTSMITH_COMPLETE": "complete_bash",
-        "COMP_WORDS": words,
-        "COMP_CWORD": str(len(words.split()) - 1),
-    }
-    said = subprocess.run(
-        [sys.executable, "-c", "from flows.cli import main; main()"],
-        env=os.environ | asked, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert said.stdout.split() == [completed]
-
-
 def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys; from flows.cli.app import run; run(['run', '--help']); "
@@ -72,17 +54,17 @@ def test_every_command_has_help_with_an_example(
 
 
 def test_the_demo_is_listed_with_its_purpose(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["recipes", "list"]) == DONE
+    assert run(["recipes"]) == DONE
     assert re.search(r"^demo +The demo:", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_a_printed_recipe_is_a_recipe(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert run(["recipes", "show", "demo", "--set", "vocabulary.size=9000"]) == DONE
+    assert run(["run", "demo", "--show-recipe", "--set", "vocabulary.size=9000"]) == DONE
     printed = capsys.readouterr().out
     assert "size: 9000" in printed
     mine = tmp_path / "mine.yaml"
     mine.write_text(printed)
-    assert run(["recipes", "show", str(mine)]) == DONE
+    assert run(["run", "--show-recipe", str(mine)]) == DONE
     assert capsys.readouterr().out == printed
 
 
@@ -96,7 +78,7 @@ def test_a_printed_recipe_is_a_recipe(capsys: pytest.CaptureFixture[str], tmp_pa
         (["run", "--no-such-option"], "No such option"),
         (["run", "--workers", "0"], "'--workers'"),
         (["no-such-command"], "No such command"),
-        (["run", "--until", "training"], "no such stage"),
+        (["run", "--until", "training"], "is not one of corpus"),
         (["fill-mask", "no gap here"], "[MASK]"),
         (["evaluate", "--model", "some-model"], "--labels"),
     ],
@@ -158,7 +140,7 @@ def test_an_empty_registry_says_what_to_do(capsys: pytest.CaptureFixture[str]) -
 
 def test_down_without_up_says_that_nothing_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["down"]) == DONE
-    assert "Nothing is running" in capsys.readouterr().out
+    assert "Nothing is running." in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -184,7 +166,7 @@ def test_the_doctor_fails_where_the_store_cannot_be_written(
     assert run(["doctor", "--store", str(tmp_path / "file" / "store")]) == FAILED
     said = capsys.readouterr().out
     assert "fail  store" in said
-    assert "-> choose another with --store" in said
+    assert "choose another with --store" in said
 
 
 def test_an_evaluation_reads_the_columns_that_are_named(
@@ -201,7 +183,7 @@ def test_an_evaluation_reads_the_columns_that_are_named(
     monkeypatch.setattr("pipelines.predict.model_evaluation.evaluate_file", evaluated)
     named = ["--text-column", "a", "--second-text-column", "b", "--label-column", "c"]
     for name in ("tracker_of", "named"):
-        monkeypatch.setattr(f"flows.cli.commands.evaluation.{name}", lambda *given: "")
+        monkeypatch.setattr(f"flows.cli.models.{name}", lambda *given: "")
     assert run(["evaluate", "--model", "m", "--labels", "x.csv", *named]) == DONE
     assert asked == [("a", "b", "c")]
     said = capsys.readouterr().err.splitlines()

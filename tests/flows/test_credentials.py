@@ -9,14 +9,14 @@ import pytest
 import requests
 
 from flows import environment
-from flows.services.home_servers import (
+from flows.local.servers import (
     CREDENTIALS_NAME,
     HomeServers,
     make_login,
     read_login,
     write_record,
 )
-from flows.services.lifecycle import _variables
+from flows.local.up_and_down import _variables
 from pipelines.errors import UserError
 from pipelines.tracking.address import HomeLogin
 
@@ -97,7 +97,7 @@ def test_services_take_no_prefect_settings_of_the_person(
     monkeypatch.setenv("PREFECT_SERVER_DATABASE_CONNECTION_URL", theirs)
     monkeypatch.setenv("PREFECT_API_KEY", "theirs")
     monkeypatch.setenv("PREFECT_PROFILE", "work")
-    variables = _variables(running_home, HomeServers(PREFECT, MLFLOW), make_login(running_home))
+    variables = _variables(running_home, HomeServers(PREFECT, MLFLOW))
     own = variables.pop("PREFECT_SERVER_DATABASE_CONNECTION_URL")
     assert own == f"sqlite+aiosqlite:///{running_home / 'prefect' / 'prefect.db'}"
     assert variables["PREFECT_API_URL"] == f"{PREFECT}/api"

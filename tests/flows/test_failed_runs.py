@@ -23,7 +23,7 @@ from prefect.runtime import flow_run
 
 from flows.chain import build_chain
 from flows.environment import LocalApi
-from flows.reporting.report import RunReport
+from flows.report import RunReport
 from flows.run import started_run
 from pipelines.errors import UserError
 from pipelines.recipes.files import read_recipe

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.reporting.report import RunReport, StageRecord, figures_of
+from flows.report import RunReport, StageRecord, figures_of
 from pipelines.recipes.recipe import Recipe
 from pipelines.store import ArtifactStore, Built
 

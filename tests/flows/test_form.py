@@ -7,7 +7,7 @@ from prefect.client.orchestration import get_client
 from prefect.exceptions import PrefectHTTPStatusError
 
 from flows.end_to_end import end_to_end
-from flows.services.served import closed_parameters
+from flows.local.served import closed_parameters
 from pipelines.recipes.recipe import Recipe
 
 

@@ -97,14 +97,6 @@ CASES = {
         "'none'",
     ),
     "predict with no model": (["predict", "hello", "--model", "{here}"], "{here} has no"),
-    "predict with a batch and a threshold": (
-        ["predict", "--batch", "{here}/rows.csv", "--no-answer-above", "1"],
-        "leave out --no-answer-above",
-    ),
-    "predict with a batch and two models": (
-        ["predict", "--batch", "{here}/rows.csv", "--task", "tagging", "--model", "a"],
-        "--task chooses a model",
-    ),
     "predict texts with columns": (
         ["predict", "a", "--text-column", "b"],
         "name columns of --file or --batch",
@@ -119,8 +111,8 @@ CASES = {
         "--batch needs a registered model, and {here} is a folder",
     ),
     "predict a batch with nothing there": (
-        ["predict", "--batch", "{here}/rows.csv", "--task", "tagging"],
-        "has no verified model of the kind tagging",
+        ["predict", "--batch", "{here}/rows.csv"],
+        "has no verified model of any task",
     ),
     "predict to a folder without a batch": (["predict", "a", "--to", "{here}/out"], "--batch"),
     "evaluate no model": (

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from flows.reporting.progress_line import (
+from flows.progress import (
     ProgressLine,
     duration,
     number,
@@ -28,7 +28,7 @@ class Terminal(io.StringIO):
 
 
 def test_a_sentence_says_stage_share_count_time_left_and_figures() -> None:
-    said = sentence(HALF_WAY, seconds_left=90)
+    said = sentence(HALF_WAY, 90)
     assert said == "pretraining  ·  50% · 60/120 steps · 1 min 30 s left · loss 5.123"
 
 
@@ -38,17 +38,17 @@ def test_the_live_figures_of_a_training_share_one_line() -> None:
         "eval/mlm_accuracy": 0.172, "eval/mlm_loss": 5.1, "baseline/mlm_accuracy": 0.057,
         "eval/nsp_accuracy": 0.6, "step": "read",
     }  # fmt: skip
-    said = sentence(replace(HALF_WAY, figures=figures), seconds_left=90)
+    said = sentence(replace(HALF_WAY, figures=figures), 90)
     assert said.partition("left · ")[2].split(" · ") == [
         "loss 5.123", "learning rate 0.001", "39,018 tokens/s",
-        "held-out masked tokens 17.2% (baseline 5.7%)", "held-out next sentences 60.0%",
+        "held-out mlm accuracy 17.2% (baseline 5.7%)", "held-out nsp accuracy 60.0%",
         "step read",
     ]  # fmt: skip
 
 
 def test_without_a_total_there_is_neither_share_nor_time_left() -> None:
     unknown = Progress(stage="corpus", done=7, total=0, unit="files")
-    assert sentence(unknown, seconds_left=None) == "corpus       · 7 files"
+    assert sentence(unknown) == "corpus       · 7 files"
 
 
 def test_a_terminal_line_replaces_the_one_before() -> None:

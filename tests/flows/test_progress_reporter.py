@@ -5,8 +5,7 @@ import logging
 import pytest
 from prefect import flow
 
-from flows.reporting.progress import ProgressReporter
-from flows.reporting.progress_line import progress_on_terminal
+from flows.progress import ProgressReporter, progress_on_terminal
 
 store = logging.getLogger("pipelines.store.attempts")
 

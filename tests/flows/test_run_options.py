@@ -61,7 +61,7 @@ def test_options_reach_the_recipe_and_set_has_the_last_word(shown: Shown, tmp_pa
         "demo", "--corpus", "some texts/*.txt", "--corpus", "\U0001f4da/é.txt",
         "--layout", "blank_line", "--labels", "labels: odd, \U0001f4da.csv",
         "--label-column", "yes", "--store", "s3://bucket/prefix", "--workers", "3",
-        "--training-workers", "2", "--seeds", "4", "--set", "runtime.training_workers=5",
+        "--training-workers", "2", "--set", "runtime.training_workers=5",
     )  # fmt: skip
     (source,) = recipe.corpus.sources
     assert source.paths == ("some texts/*.txt", "\U0001f4da/é.txt")
@@ -70,7 +70,6 @@ def test_options_reach_the_recipe_and_set_has_the_last_word(shown: Shown, tmp_pa
     assert recipe.dataset.source.label_column == "yes"
     assert recipe.runtime.store == "s3://bucket/prefix"
     assert (recipe.runtime.num_workers, recipe.runtime.training_workers) == (3, 5)
-    assert recipe.finetuning.num_seeds == 4
 
 
 def test_a_tilde_is_the_persons_own_folder(
@@ -106,9 +105,9 @@ def test_a_task_is_named_with_either_stroke_and_shown_with_one(name: str, shown:
     ("arguments", "sentence"),
     [
         (["--corpus", "a.txt", "--layout", "pages"], "layout: must be 'file', "),
-        (["--layout", "line"], "--layout, --hard-wrapped and --corpus-column require --corpus"),
+        (["--layout", "line"], "--layout and --corpus-column require --corpus"),
         (["--heldout", "x.csv"], "--heldout require --labels"),
-        (["--until", "training"], "--until training: no such stage; choose one of corpus, "),
+        (["--until", "training"], "--until training is not one of corpus, "),
         (["--set", "dataset.family=none"], "dataset.family"),
     ],
 )

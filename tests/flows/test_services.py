@@ -13,10 +13,10 @@ import psutil
 import pytest
 
 from flows.cli.app import MISTAKE, run
-from flows.services import lifecycle
-from flows.services.doctor import check_store, check_tracker
-from flows.services.health import free_port, is_free
-from flows.services.home_servers import (
+from flows.local import up_and_down
+from flows.local.doctor import check_store, check_tracker
+from flows.local.health import free_port, is_free
+from flows.local.servers import (
     FLOWS,
     PREFECT_SERVER,
     HomeServers,
@@ -42,7 +42,7 @@ PARENT = (
 def service(tmp_path: Path) -> Iterator[Service]:
     """A service with one child."""
     log = tmp_path / "log"
-    started = lifecycle._start(["timeit", "-n1", "-r1", PARENT], os.environ, log, tmp_path)
+    started = up_and_down.start_service(["timeit", "-n1", "-r1", PARENT], os.environ, log, tmp_path)
     deadline = time.monotonic() + 240
     while "ready" not in log.read_text() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -74,7 +74,7 @@ def test_up_names_the_port_that_is_taken(
         listener.listen()
         port = listener.getsockname()[1]
         assert run(["up", "--prefect-port", str(port)]) == MISTAKE
-    assert f"port {port} for the Prefect server is in use" in capsys.readouterr().err
+    assert f"port {port} is in use" in capsys.readouterr().err
     assert read_record(own_home) is None
 
 
@@ -84,11 +84,11 @@ def test_down_stops_what_was_recorded_with_all_that_it_started(
     servers = recorded(own_home, FLOWS, service)
     (child,) = psutil.Process(service.pid).children()
     assert servers.is_running(FLOWS)
-    assert lifecycle.stop_services(own_home) == [FLOWS]
+    assert up_and_down.stop_services(own_home) == [FLOWS]
     assert service.processes() == []
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
     assert read_record(own_home) is None
-    assert lifecycle.stop_services(own_home) == []
+    assert up_and_down.stop_services(own_home) == []
 
 
 def test_down_finds_what_a_killed_service_left(own_home: Path, service: Service) -> None:
@@ -98,7 +98,7 @@ def test_down_finds_what_a_killed_service_left(own_home: Path, service: Service)
     os.waitpid(service.pid, 0)
     assert not service.is_running()
     assert [process.pid for process in service.processes()] == [orphan.pid]
-    assert lifecycle.stop_services(own_home) == [FLOWS]
+    assert up_and_down.stop_services(own_home) == [FLOWS]
     assert service.processes() == []
 
 
@@ -109,16 +109,16 @@ def test_a_process_with_the_recorded_number_that_started_later_is_left_alone(
     servers = recorded(own_home, PREFECT_SERVER, stranger)
     assert not servers.is_running(PREFECT_SERVER)
     assert running_servers(own_home) is None
-    assert lifecycle.stop_services(own_home) == []
+    assert up_and_down.stop_services(own_home) == []
     assert service.is_running()
 
 
 def test_a_service_of_a_command_in_the_background_can_be_interrupted(tmp_path: Path) -> None:
     code = (
-        "import os, pathlib, signal, sys; from flows.services.lifecycle import _start; "
+        "import os, pathlib, signal, sys; from flows.local.up_and_down import start_service; "
         "signal.signal(signal.SIGINT, signal.SIG_IGN); log = pathlib.Path(sys.argv[1]); "
         "ask = 'import signal; print(signal.getsignal(signal.SIGINT) != signal.SIG_IGN)'; "
-        "service = _start(['timeit', '-n1', '-r1', ask], os.environ, log, log.parent); "
+        "service = start_service(['timeit', '-n1', '-r1', ask], os.environ, log, log.parent); "
         "os.waitpid(service.pid, 0)"
     )
     log = tmp_path / "log"
@@ -156,15 +156,12 @@ def test_doctor_names_a_tracker_that_is_away_and_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    check = check_tracker(RuntimeSettings())
-    assert not check.is_good
-    assert "http://127.0.0.1:9 does not answer" in check.result
-    assert check.remedy == "correct MLFLOW_TRACKING_URI, or unset it"
+    with pytest.raises(UserError, match=r"http://127.0.0.1:9 does not answer .*; start it"):
+        check_tracker(RuntimeSettings())
 
 
 def test_doctor_shows_no_secret_of_the_store() -> None:
-    check = check_store(
-        RuntimeSettings(store="memory://ann:hidden-word@bucket/x?token=hidden-word")
-    )
-    assert "memory://bucket/x" in check.result
-    assert "hidden-word" not in f"{check}"
+    runtime = RuntimeSettings(store="memory://ann:hidden-word@bucket/x?token=hidden-word")
+    with pytest.raises(UserError, match=r"memory://bucket/x\?token=\*\*\* has one of") as raised:
+        check_store(runtime)
+    assert "hidden-word" not in str(raised.value)

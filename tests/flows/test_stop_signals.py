@@ -121,5 +121,5 @@ def test_the_command_ends_as_interrupted(
         return [Answer(number=1).model_dump_json()]
 
     monkeypatch.setattr("pipelines.recipes.files.preset_names", listed)
-    assert run(["recipes", "list"]) == INTERRUPTED
+    assert run(["recipes"]) == INTERRUPTED
     assert "run the same command to resume" in capsys.readouterr().err

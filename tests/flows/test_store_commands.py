@@ -63,7 +63,7 @@ def test_nothing_is_pruned_beside_a_registry_that_knows_no_model(
     for command in (["store", "prune", "--days", "0"], ["store", "prune", "--days", "0", "--yes"]):
         assert run(command) == MISTAKE
         told = capsys.readouterr().err
-        assert f"{mistyped} is not there" in told
+        assert f"{mistyped} has no models" in told
         assert "--without-models" in told
     assert not mistyped.exists()  # whoever only reads creates no database
     assert ArtifactStore(own_home / "store").find("encoder", encoder.fingerprint) == encoder
@@ -75,7 +75,7 @@ def test_an_empty_store_and_a_wrong_one_are_told(
     own_home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["store"]) == 0
-    assert "is empty" in capsys.readouterr().out
+    assert "0 entries" in capsys.readouterr().out
     assert run(["store", "--store", "qq://bucket"]) == MISTAKE
     assert "is neither a folder nor a URL" in capsys.readouterr().err
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from flows.services.health import free_port
+from flows.local.health import free_port
 from pipelines import cluster  # sets the environment of Ray's processes
 
 assert cluster

@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 from bert_core.inference.tables import question_of_class
 from bert_core.model.catalogue import MODELS
 from flows.cli.app import MISTAKE, run
-from flows.cli.commands.services import bound_socket
+from flows.cli.predict import bound_socket
 from pipelines.errors import UserError
 from pipelines.predict.server import (
     BATCH_CHARACTERS,

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from flows.services.health import answers, free_port
+from flows.local.health import answers, free_port
 from pipelines.tracking.address import login_variables
 
 CREATE = "/api/2.0/mlflow/registered-models/create"

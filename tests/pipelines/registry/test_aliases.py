@@ -10,7 +10,7 @@ from mlflow.exceptions import MlflowException
 from flows.cli.app import DONE, MISTAKE, run
 from pipelines.errors import UserError
 from pipelines.registry.find import COMPARISON_TAG, VERIFIED_TAG
-from pipelines.registry.promote import PREVIOUS, Promotion, decide_promotion, move_alias
+from pipelines.registry.promote import PREVIOUS, decide_promotion, move_alias
 from pipelines.registry.register import lineage_lines
 from pipelines.train.imported import import_folder
 from tests.pipelines.registry.classifiers import choose, go_back
@@ -100,20 +100,6 @@ def test_what_cannot_be_done_is_refused_before_anything_begins(
         assert run(command) == MISTAKE
         assert sentence in capsys.readouterr().err
     assert nothing_began(home)
-
-
-def test_what_speaks_against_a_version_is_told_and_a_person_decides(
-    three: Models, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reason = "not better than TF-IDF: accuracy 0.5890 against 0.7960; try more labels"
-    tag(three, "2", f"{COMPARISON_TAG}.reason", reason)
-    moved = Promotion(name="encoder", alias="champion", version=2, previous_version=3)
-    monkeypatch.setattr("flows.cli.commands.models.prepare_flows", lambda home: lambda: None)
-    monkeypatch.setattr("flows.promote.promote", lambda recipe: moved)
-    assert run(["promote", "encoder", "--version", "2"]) == DONE
-    assert capsys.readouterr().out == (
-        f"On record: {reason}.\nencoder@champion is version 2, before it was 3\n"
-    )
 
 
 @pytest.mark.slow

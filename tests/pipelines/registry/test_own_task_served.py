@@ -71,7 +71,7 @@ def test_from_file_to_an_answer_over_http(tmp_path: Path) -> None:
     assert "better than models:/own-task/1: reciprocal rank" in compared
 
     (line,) = said(
-        "predict", REQUEST["query"], *REQUEST["candidates"], "--task", "ranking.py", "--json",
+        "predict", REQUEST["query"], *REQUEST["candidates"], "--json",
         *home, folder=tmp_path,
     ).splitlines()  # fmt: skip
     answer = json.loads(line)

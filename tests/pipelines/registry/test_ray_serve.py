@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.services.health import answers, free_port
+from flows.local.health import answers, free_port
 from pipelines.registry.register import Submission, register
 from pipelines.tracking.tracker import Tracker
 from tests.pipelines.registry.test_serving import answered, command, untrained

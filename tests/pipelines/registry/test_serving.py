@@ -22,7 +22,7 @@ from bert_core.config import EncoderConfig
 from bert_core.training.state import save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from flows.cli.app import DONE, run
-from flows.services.health import answers, free_port
+from flows.local.health import answers, free_port
 from pipelines.registry.register import Submission, register
 from pipelines.store import Artifact, ArtifactStore, Built, Draft
 from pipelines.tasks import family

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.cli.registry import Home, Store, runtime_of, tracker_of
-from flows.reporting.progress_line import duration
+from flows.cli.options import Home, Store, runtime_of, tracker_of
 from pipelines.errors import UserError, redacted
 
 if TYPE_CHECKING:
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from pipelines.store.pruning import Entry
 
 _TRAINED = {"encoder", "finetuned", "imported_model", "imported_encoder"}
-_UNFINISHED = "files of an unfinished build"
 
 
 commands = typer.Typer()
@@ -23,7 +21,7 @@ commands = typer.Typer()
 
 @commands.callback(invoke_without_command=True)
 def show(context: typer.Context, home: Home = None, store: Store = None) -> None:
-    """List the artifacts of the store: size, age, origin, users.
+    """List the artifacts of the store: size, time, users.
 
     Example: bertsmith store
     """
@@ -37,25 +35,16 @@ def show(context: typer.Context, home: Home = None, store: Store = None) -> None
     artifacts, tracker = _open(home, store), tracker_of(home)
     models = fingerprints_in_use(tracker) if tracker.exists() else {}
     entries = take_inventory(artifacts)
-    if not entries:
-        print(f"The store {redacted(artifacts.url)} is empty; `bertsmith run` fills it.")
-        return
     print(f"store    {redacted(artifacts.url)}\nregistry {tracker.shown_uri}\n")
-    print(f"{'kind':<16} {'fingerprint':<13} {'size':>9} {'age':>13}  {'made by':<22} used by")
     for each in entries:
-        if each.manifest is None:
-            print(f"{_row(each)} {_age(each.modified):>13}  {_UNFINISHED}")
-            continue
         stages = [
             f"{user.kind} {user.fingerprint[:8]}"
             for user in entries
             if user.manifest and each.fingerprint in user.inputs
         ]
-        used_by = ", ".join([*stages, *models.get(each.fingerprint, ())]) or "-"
-        print(f"{_row(each)} {_age(each.modified):>13}  {each.manifest.code_version:<22} {used_by}")
-    total = sum(each.num_bytes for each in entries)
-    num_artifacts = sum(each.manifest is not None for each in entries)
-    print(f"\n{num_artifacts} artifacts, {_size(total)} in all")
+        used_by = ", ".join([*stages, *models.get(each.fingerprint, ())]) or "nothing"
+        print(f"{_row(each)}  {f'used by {used_by}' if each.manifest else 'unfinished'}")
+    print(f"\n{len(entries)} entries, {_size(sum(each.num_bytes for each in entries))} in all")
 
 
 @commands.command()
@@ -91,33 +80,28 @@ def prune(
     now = datetime.now(UTC)
     artifacts, tracker = _open(home, store), tracker_of(home)
     entries = take_inventory(artifacts)
-    has_registry = tracker.exists()
-    models = fingerprints_in_use(tracker) if has_registry else {}
-    kinds = {entry.kind for entry in entries if entry.manifest}
-    if not models and not without_models and kinds & _TRAINED:
-        state = "has no models" if has_registry else "is not there"
+    print(f"store    {redacted(artifacts.url)}\nregistry {tracker.shown_uri}\n", flush=True)
+    has_models = tracker.exists() and bool(fingerprints_in_use(tracker))
+    if not has_models and not without_models and _TRAINED & {e.kind for e in entries}:
         raise UserError(
-            f"the registry {tracker.shown_uri} {state}, but the store {redacted(artifacts.url)} "
-            "has trained ones: name their registry in MLFLOW_TRACKING_URI or --home, or say "
-            "--without-models"
+            f"the registry {tracker.shown_uri} has no models, but the store "
+            f"{redacted(artifacts.url)} has trained ones: name their registry in "
+            "MLFLOW_TRACKING_URI or --home, or say --without-models"
         )
     since = now - timedelta(days=days)
-    in_use = fingerprints_in_use(tracker, since=since) if has_registry else {}
+    in_use = fingerprints_in_use(tracker, since=since) if tracker.exists() else {}
     removals = plan(entries, in_use, now=now, days=days)
-    print(f"store    {redacted(artifacts.url)}\nregistry {tracker.shown_uri}\n")
+    for removal in removals:
+        print(f"{_row(removal)}  older than {days:g} days, and nothing uses it")
+    total = _size(sum(removal.num_bytes for removal in removals))
     if not removals:
         print("Nothing to remove.")
-        return
-    for removal in removals:
-        what = "artifact" if removal.manifest else _UNFINISHED
-        print(f"{_row(removal)}  {what}: older than {days:g} days, and nothing uses it")
-    total = sum(removal.num_bytes for removal in removals)
-    if not yes:
-        print(f"\n{_size(total)} would be freed; the same command with --yes removes it.")
-        return
-    for removal in removals:
-        remove_entry(artifacts, removal)
-    print(f"\n{_size(total)} freed.")
+    elif not yes:
+        print(f"\n{total} would be freed; the same command with --yes removes it.")
+    else:
+        for removal in removals:
+            remove_entry(artifacts, removal)
+        print(f"\n{total} freed.")
 
 
 def _open(home: Path | None, store: str | None) -> "ArtifactStore":
@@ -127,13 +111,11 @@ def _open(home: Path | None, store: str | None) -> "ArtifactStore":
 
 
 def _row(entry: "Entry") -> str:
-    return f"{entry.kind:<16} {entry.fingerprint[:12]:<13} {_size(entry.num_bytes):>9}"
+    return (
+        f"{entry.kind:<16} {entry.fingerprint[:12]:<13} {_size(entry.num_bytes):>12} "
+        f"{entry.modified:%Y-%m-%d %H:%M}"
+    )
 
 
 def _size(num_bytes: float) -> str:
     return f"{num_bytes / 2**20:,.1f} MiB"
-
-
-def _age(moment: datetime) -> str:
-    seconds = max(0.0, (datetime.now(UTC) - moment).total_seconds())
-    return duration(seconds) if seconds < 86_400 else f"{seconds / 86_400:.0f} days"

@@ -60,22 +60,9 @@ Model = Annotated[
 ]
 
 
-def tracker_of(home: Path | None) -> "Tracker":
-    """The tracker of this home; raises UserError, in seconds, if it does not answer."""
-    from pipelines.stage import check_tracker, open_tracker
-
-    runtime = runtime_of(home)
-    check_tracker(runtime)
-    return open_tracker(runtime)
-
-
-def runtime_of(home: Path | None, store: str | None = None) -> "RuntimeSettings":
-    """The runtime settings of this home. Raises UserError if `store` is not valid."""
-    set_defaults(home_folder(home))
-    from pipelines.settings import RuntimeSettings
-
-    with explained("the runtime settings", RuntimeSettings):
-        return RuntimeSettings(store=store or "")
+def say(sentence: str) -> None:
+    """Print on standard error: standard output is for answers, which programs may read."""
+    print(sentence, file=sys.stderr)
 
 
 @contextmanager
@@ -91,30 +78,30 @@ def explained(subject: str, settings_type: "type[BaseModel] | None" = None) -> I
         raise UserError(explain(error, subject, settings_type)) from None
 
 
-def context_of(home: Path | None, store: str | None = None) -> "StageContext":
-    """The context of a command that uses the store and no tracker.
+def runtime_of(home: Path | None, store: str | None = None) -> "RuntimeSettings":
+    """The runtime settings of this home. Raises UserError if `store` is not valid."""
+    set_defaults(home_folder(home))
+    from pipelines.settings import RuntimeSettings
 
-    Raises UserError if `store` is not valid.
-    """
+    with explained("the runtime settings", RuntimeSettings):
+        return RuntimeSettings(store=store or "")
+
+
+def context_of(home: Path | None, store: str | None = None) -> "StageContext":
+    """The context of a command that uses the store and no tracker."""
     from pipelines.stage import StageContext
     from pipelines.store import ArtifactStore
 
     return StageContext(store=ArtifactStore(runtime_of(home, store).store_url()))
 
 
-def check_name(name: str) -> None:
-    """Raise UserError if no registered model can have this name."""
-    from pydantic import TypeAdapter, ValidationError
+def tracker_of(home: Path | None) -> "Tracker":
+    """The tracker of this home; raises UserError, in seconds, if it does not answer."""
+    from pipelines.stage import check_tracker, open_tracker
 
-    from pipelines.recipes.recipe import RegistryName
-
-    try:
-        TypeAdapter(RegistryName).validate_python(name)
-    except ValidationError:
-        raise UserError(
-            f"--name {name!r} is no name for a model: use letters, digits, '.', '_' and '-', and "
-            "begin with a letter or a digit"
-        ) from None
+    runtime = runtime_of(home)
+    check_tracker(runtime)
+    return open_tracker(runtime)
 
 
 def named(model: str, home: Path | None) -> str:
@@ -127,39 +114,33 @@ def named(model: str, home: Path | None) -> str:
         raise UserError("--model is empty; name a model or a folder")
     from pipelines.registry.package import local_model
 
-    return local_model(model, replace(context_of(home), observe=_say_note))
+    def say_note(progress: "Progress") -> None:
+        if progress.note:
+            say(progress.note)
+
+    return local_model(model, replace(context_of(home), observe=say_note))
 
 
-def _say_note(progress: "Progress") -> None:
-    if progress.note:
-        say(progress.note)
-
-
-def newest_at(home: Path | None, *kinds: str) -> str:
-    """The newest champion of these kinds; if there is none, the newest verified version.
+def newest_at(home: Path | None, kind: str) -> str:
+    """The newest champion of this kind; if there is none, the newest verified version.
 
     Raises UserError if no version is verified.
     """
     from pipelines.stage import check_tracker, has_registry, open_tracker
-    from pipelines.tasks import family_title
 
     runtime = runtime_of(home)
     check_tracker(runtime)
-    if has_registry(runtime):
-        newest = newest_of(open_tracker(runtime).client(), kinds)
-        if newest is not None:
-            return newest
-    kind = f"of {ANY_TASK}" if ANY_TASK in kinds else f"of the kind {family_title(kinds[0])}"
-    where = redacted(runtime.named_tracker()) or f"of {runtime.home_folder()}"
-    raise UserError(
-        f"the registry {where} has no verified model {kind}; "
-        "run `bertsmith run` first, or name a model with --model"
-    )
-
-
-def say(sentence: str) -> None:
-    """Print on standard error: standard output is for answers, which programs may read."""
-    print(sentence, file=sys.stderr)
+    newest = None
+    if has_registry(runtime):  # else MLflow need not be imported
+        newest = newest_of(open_tracker(runtime).client(), (kind,))
+    if newest is None:
+        where = redacted(runtime.named_tracker()) or f"of {runtime.home_folder()}"
+        raise UserError(
+            f"the registry {where} has no verified "
+            f"{kind if kind == 'encoder' else f'model of {kind}'}; run `bertsmith run` first, or "
+            "name a model with --model"
+        )
+    return newest
 
 
 def model_address(called: str) -> str:
@@ -168,19 +149,19 @@ def model_address(called: str) -> str:
 
 
 @contextmanager
-def asked_model(model: str | None, home: Path | None, *kinds: str) -> Iterator[tuple[Path, str]]:
-    """The folder and the versioned name of `--model`, or of the newest champion of `kinds`.
+def asked_model(
+    model: str | None, home: Path | None, kind: str = ANY_TASK
+) -> Iterator[tuple[Path, str]]:
+    """The folder and the versioned name of `--model`, or of the newest champion of `kind`.
 
     The name is printed on standard error. Raises UserError if there is no such model.
     """
     # What is missing is reported before torch is imported.
     if model is None:
-        reference = newest_at(home, *kinds)
+        reference = newest_at(home, kind)
     else:
         if not is_folder(model):
-            from pipelines.stage import check_tracker
-
-            check_tracker(runtime_of(home))
+            tracker_of(home)
         reference = named(model, home)
         if is_folder(reference):
             say(f"model: {reference}")

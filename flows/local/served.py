@@ -1,6 +1,6 @@
 """The process of `bertsmith up` that runs the flows: those that are scheduled or started by hand.
 
-python -m flows.services.served /path/of/the/file/that/says/it/is/ready
+python -m flows.local.served /path/of/the/file/that/says/it/is/ready
 """
 
 import asyncio

@@ -1,12 +1,11 @@
 """What a flow run did, as one Markdown report for the terminal and Prefect's page."""
 
-import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flows.reporting.progress_line import duration
+from flows.progress import duration
 from pipelines.errors import redacted
 from pipelines.recipes.recipe import Recipe
 from pipelines.registry.compare import Comparison
@@ -20,12 +19,6 @@ from pipelines.store import Artifact
 from pipelines.tasks import family_title
 
 RANDOM_TWIN = f"{FINETUNING.title}, random"
-_EXAMPLES = {
-    "encoder": "fill-mask 'This is a [MASK].'",
-    "question_answering": "predict 'Who?' 'Some text.'",
-    "multiple_choice": "predict 'Some text' 'one end' 'another'",
-}
-_TEXT_EXAMPLE = "predict 'Some text.'"
 _LINE = 110  # longer texts are cut
 
 
@@ -108,6 +101,7 @@ def _of_encoder(statistics: Mapping[str, Any]) -> list[Figure]:
     objective, tokens = ("clm", "next tokens") if is_causal else ("mlm", "masked tokens")
     named = (
         (f"{tokens}, held-out", f"{objective}_accuracy", "most frequent token"),
+        ("of these, content words", f"{objective}_accuracy/content", "most frequent of them"),
         ("perplexity of these", f"{objective}_perplexity", "token frequencies"),
         ("next sentence, held-out", "nsp_accuracy", "majority class"),
     )
@@ -168,9 +162,9 @@ def markdown(report: RunReport, mlflow_page: str = "") -> str:
     return "\n\n".join(parts)
 
 
-def print_report(report: RunReport, tracking_uri: str) -> None:
+def print_report(report: RunReport) -> None:
     """Print the report and commands to try next; in a pipe as plain Markdown."""
-    text = "\n\n".join([markdown(report), _next_commands(report, tracking_uri)])
+    text = "\n\n".join([markdown(report), "## Next", *_next_commands(report)])
     if not sys.stdout.isatty():
         print(f"\n{text}")  # noqa: T201
         return
@@ -180,19 +174,12 @@ def print_report(report: RunReport, tracking_uri: str) -> None:
     Console(highlight=False).print(Markdown(text, code_theme="ansi_dark", hyperlinks=False))
 
 
-def _next_commands(report: RunReport, tracking_uri: str) -> str:
-    named = report.recipe.runtime.home  # without it the commands find the home as this run did
-    home = f" --home {shlex.quote(named)}" if named else ""
-    commands = [
-        f"{_EXAMPLES.get(model.kind, _TEXT_EXAMPLE)} --model {model.name}"
-        for model in report.models
-    ]
-    if not tracking_uri.startswith("http"):
-        commands.append("up")  # the pages of Prefect and MLflow
-    commands.append("run --corpus 'my/texts/*.txt'")
-    lines = [f"    bertsmith {command}{home}" for command in commands]
-    page = [f"\nThis run's page: {report.flow_run_url}"] if report.flow_run_url else []
-    return "\n".join(["## Next\n", *lines, *page])
+def _next_commands(report: RunReport) -> Iterator[str]:
+    for model in report.models:
+        question = "fill-mask 'This is a [MASK].'" if model.kind == "encoder" else "predict"
+        yield f"    bertsmith {question} --model {model.name}"
+    yield "    bertsmith models"
+    yield f"This run's page: {report.flow_run_url}" if report.flow_run_url else "    bertsmith up"
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

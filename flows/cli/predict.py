@@ -1,15 +1,15 @@
-"""Commands that ask a model: predict, of any family and whole files too, and fill-mask."""
+"""Commands that ask a model: predict, for whole files too, fill-mask, and serve for programs."""
 
 import json
-import re
+import socket
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from flows.cli.registry import (
+from flows.cli.options import (
     AsJson,
     Home,
     Model,
@@ -23,13 +23,9 @@ from flows.environment import home_folder, prepare_flows
 from flows.stopping import stop_in_order
 from pipelines.errors import UserError
 from pipelines.registry.find import ANY_TASK, is_folder
-from pipelines.tasks import family_module, family_names, family_title, is_own
 
 if TYPE_CHECKING:
     from pipelines.predict.answers import Asked
-
-# What Python makes of an argument's bytes that are not of the terminal's encoding.
-_ESCAPED_BYTE: Final = re.compile("[\udc80-\udcff]")
 
 
 def predict(
@@ -41,15 +37,6 @@ def predict(
         ),
     ] = None,
     model: Model = None,
-    task: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FAMILY",
-            help="Without --model: ask the newest champion of this task, or of kind encoder. "
-            "[default: any task]",
-            show_default=False,
-        ),
-    ] = None,
     file: Annotated[
         Path | None,
         typer.Option(
@@ -62,12 +49,6 @@ def predict(
     ] = None,
     second_text_column: Annotated[
         str | None, typer.Option(help="Column of --file with a pair's second text, or the context.")
-    ] = None,
-    no_answer_above: Annotated[
-        float | None,
-        typer.Option(
-            help="Question answering: give no answer if that scores better by more than this."
-        ),
     ] = None,
     out: Annotated[
         Path | None,
@@ -92,16 +73,10 @@ def predict(
 
     Example: bertsmith predict 'Returns the eigenvalues of a matrix.'
     """
-    if task and model:
-        raise UserError("--task chooses a model; leave it out with --model")
     if batch:
-        if texts or file is not None or out is not None:
-            raise UserError("--batch answers whole files: leave out texts, --file and --out")
-        if no_answer_above is not None:
-            raise UserError("--batch writes null_lead of every answer: leave out --no-answer-above")
-        kinds = kinds_of(task)
-        columns = (text_column, second_text_column)
-        _predict_batch(model, kinds, batch, columns, to, home, as_json=as_json)
+        if texts or file is not None or out is not None or as_json:
+            raise UserError("--batch answers whole files: leave out texts, --file, --out, --json")
+        _predict_batch(model, batch, (text_column, second_text_column), to, home)
         return
     if to is not None:
         raise UserError("--to is for --batch; --file writes its answers to --out")
@@ -111,8 +86,6 @@ def predict(
         raise UserError("--json prints answers, and --out writes them; leave out one of them")
     if texts and file is not None:
         raise UserError("give either texts or --file")
-    if any(_ESCAPED_BYTE.search(text) for text in texts or ()):
-        raise UserError("a text is not UTF-8; set the terminal to UTF-8, or give a file")
     # A mistake in what is asked ends here, before torch is imported.
     from pipelines.predict.tables import check_output, read_table
 
@@ -120,8 +93,7 @@ def predict(
     lines = [] if texts or table else _lines_of_standard_input()
     if out is not None:
         check_output(out)
-    kinds = kinds_of(task) if model is None else ()
-    with asked_model(model, home, *kinds) as (folder, called):
+    with asked_model(model, home) as (folder, called):
         from pipelines.predict.answers import (
             answer_all,
             asked_of,
@@ -133,50 +105,33 @@ def predict(
 
         opened_model = opened(folder)
     question = question_for(opened_model[0], called)
-    if no_answer_above is not None and "null_lead" not in question.answers:
-        raise UserError(f"--no-answer-above is for question answering, {called} is no such model")
     if table is not None:
         asked = asked_of(table, question, text_column, second_text_column)
-        if asked.taken:
-            columns = (f"{name} is its column {own!r}" for name, own in asked.taken.items())
-            say(f"{file}: {', '.join(columns)}")
     else:
         asked = asked_of_texts(question, texts) if texts else asked_of_lines(question, lines)
-    answers = answer_all(opened_model, asked.columns)
-    if no_answer_above is not None:
-        answers["answer"] = [
-            "" if lead > no_answer_above else text
-            for lead, text in zip(answers["null_lead"], answers["answer"], strict=True)
-        ]
-    _tell(asked, answers, out, as_json=as_json)
+    _tell(asked, answer_all(opened_model, asked.columns), out, as_json=as_json)
 
 
 def _predict_batch(
     model: str | None,
-    kinds: tuple[str, ...],
     files: list[str],
     columns: tuple[str | None, str | None],
     to: str | None,
     home: Path | None,
-    *,
-    as_json: bool,
 ) -> None:
-    """Run the flow over `files` and print where its answers are.
-
-    Without `model` the newest champion of `kinds` answers.
-    """
+    """Run the flow over `files` and print where its answers are."""
     if model is not None and is_folder(model):
         raise UserError(
             f"--batch needs a registered model, and {model} is a folder; register it with "
             "`bertsmith import`, or answer with --file"
         )
     if model is None:
-        model = newest_at(home, *kinds)
+        model = newest_at(home, ANY_TASK)
         say(f"model: {model_address(model)}")
     stop_in_order()
     wait_for_api = prepare_flows(home_folder(home))
     from flows.predict import BatchPredictionRecipe, predict
-    from flows.reporting.progress_line import progress_on_terminal
+    from flows.progress import progress_on_terminal
     from pipelines.predict.batch_prediction import place_of
 
     values: dict[str, Any] = {
@@ -193,27 +148,10 @@ def _predict_batch(
     with progress_on_terminal():
         predictions = predict(recipe)
     statistics = predictions.statistics
-    where = place_of(predictions, to or "")
-    if as_json:
-        print(json.dumps({**statistics, "answers": where, "fingerprint": predictions.fingerprint}))
-        return
     print(
         f"{statistics['rows']:,} rows of {statistics['files']:,} files answered by "
-        f"models:/{statistics['model']}: {where}"
+        f"models:/{statistics['model']}: {place_of(predictions, to or '')}"
     )
-
-
-def kinds_of(task: str | None) -> tuple[str, ...]:
-    """The kinds of registered models to choose from; raises UserError for an unknown task."""
-    if task is None:
-        return (ANY_TASK,)
-    kind = family_module(task)
-    if kind not in (*family_names(), "encoder") and not is_own(task):
-        raise UserError(
-            f"--task is {', '.join(map(family_title, family_names()))}, encoder or the .py file of "
-            f"a task of your own, found {task}"
-        )
-    return (kind,)
 
 
 def _lines_of_standard_input() -> list[str]:
@@ -221,12 +159,10 @@ def _lines_of_standard_input() -> list[str]:
         raise UserError(
             "there is no text; give it as an argument, with --file, or on standard input"
         )
-    from pipelines.io.files import check_is_text, decoded
+    from pipelines.io.files import decoded
     from pipelines.predict.tables import text_lines
 
-    data = sys.stdin.buffer.read()
-    check_is_text(data, "standard input")
-    text = decoded(data, "standard input")
+    text = decoded(sys.stdin.buffer.read(), "standard input")
     lines = [line for _, line in text_lines(text.split("\n"))]
     if not lines:
         raise UserError("standard input holds no text")
@@ -288,10 +224,7 @@ def fill_mask(
     Example: bertsmith fill-mask 'Returns the [MASK] of the array.'
     """
     if "[MASK]" not in text:
-        raise UserError(
-            f"no [MASK] in {text!r}; put it in place of a word, as in 'Returns the [MASK] of the "
-            "array.'"
-        )
+        raise UserError(f"no [MASK] in {text!r}; put it in place of a word")
     with asked_model(model, home, "encoder") as (folder, called):
         from pipelines.predict.answers import fill
         from pipelines.registry.package import opened
@@ -305,3 +238,60 @@ def fill_mask(
             print(f"[MASK] {number}")
         for candidate in gap:
             print(f"{candidate.probability:6.1%}  {candidate.token}")
+
+
+def serve(
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            help="name, name@alias, name/version, a fingerprint of the store or a folder. "
+            "[default: the newest champion of any task]",
+            show_default=False,
+        ),
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 5001,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. No password is required.")
+    ] = "127.0.0.1",
+    queue: Annotated[
+        int, typer.Option(min=1, help="Requests that may wait; further ones get status 503.")
+    ] = 64,
+    precision: Annotated[
+        Literal["float32", "bf16", "auto"],
+        typer.Option(
+            help="float32: as the version was verified; bf16: faster on CPUs that multiply it; "
+            "auto: bf16 on those."
+        ),
+    ] = "float32",
+    home: Home = None,
+) -> None:
+    """Answer HTTP requests with a model of any task.
+
+    POST /invocations takes and gives what `mlflow models serve` does; GET /health says which model
+    answers. Requests that come at the same time are answered in one batch.
+
+    Example: bertsmith serve bertsmith-classifier@champion --port 5001
+    """
+    with bound_socket(host, port) as bound, asked_model(model, home) as (folder, called):
+        from pipelines.predict.server import serve as answer_requests
+        from pipelines.registry.package import opened
+
+        address = f"http://{host}:{bound.getsockname()[1]}/invocations"
+        answer_requests(
+            opened(folder), model_address(called), bound, queue,
+            ready=lambda: say(f"{address} answers; Ctrl-C ends it"), precision=precision,
+        )  # fmt: skip
+
+
+def bound_socket(host: str, port: int) -> socket.socket:
+    """A socket that listens at this address, so that no second server can take it meanwhile."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        server = socket.create_server((host, port), family=family)
+        # Opened again it knows its protocol: asyncio sends at once on sockets of TCP alone.
+        return socket.socket(fileno=server.detach())
+    except OSError as error:
+        raise UserError(
+            f"cannot listen on {host}:{port} ({error.strerror}); choose another with --port or "
+            "--host"
+        ) from error

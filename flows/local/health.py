@@ -1,15 +1,13 @@
 """Servers and ports of this machine.
 
-    python -m flows.services.health http://127.0.0.1:4200/api/health
+    python -m flows.local.health http://127.0.0.1:4200/api/health
 
 exits with 0 if the server answers, and with 1 if it does not: the image's health check.
 """
 
 import socket
 import sys
-import urllib.error
 import urllib.request
-from contextlib import closing
 from http.client import HTTPException
 
 _ANSWER_SECONDS = 5
@@ -22,25 +20,22 @@ def answers(url: str) -> bool:
     try:
         with _open(url, timeout=_ANSWER_SECONDS) as response:
             return bool(response.status == 200)
-    except (urllib.error.URLError, HTTPException, OSError):
+    except (HTTPException, OSError):
         return False
 
 
 def is_free(port: int) -> bool:
     """Whether this port of 127.0.0.1 is free now."""
-    with closing(socket.socket()) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        return True
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True
 
 
 def free_port() -> int:
     """A free port of 127.0.0.1."""
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
+    with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])
 
 

@@ -1,33 +1,29 @@
-"""A run's record at the tracker, and its report on the Prefect page and the terminal.
+"""A run's record at the tracker, and its report on Prefect's page.
 
-The record is a parent run with a run for each stage that was built below it. Training runs open
-their own, find it again after an interruption, and name the parent in a tag. If the tracker fails,
-only the record is lost.
+The record is a parent run; training runs open their own, find it again after an interruption, and
+name the parent in a tag. If the tracker fails, only the record is lost.
 """
 
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from prefect.artifacts import create_markdown_artifact
 from prefect.runtime import flow_run
 
 from flows.environment import LocalApi
-from flows.reporting.report import RunReport, markdown
+from flows.report import RunReport, markdown
 from pipelines.errors import UserError, first_line, redacted
 from pipelines.recipes.files import flattened
 from pipelines.recipes.recipe import Recipe
-from pipelines.stages import STAGES
 from pipelines.store import Artifact
 from pipelines.tracking.tracker import Tracker
-from pipelines.train.metrics import numbers
 
 logger = logging.getLogger(__name__)
 
 _PARENT_TAG, _NOTE_TAG = "mlflow.parentRunId", "mlflow.note.content"  # MLflow's own
-_TRAINED = ("encoder", "finetuned")  # stages that record themselves
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,51 +38,33 @@ class ParentRun:
         """The tag that makes a run a child of this one."""
         return {_PARENT_TAG: self.run_id} if self.run_id else {}
 
-    def used(self, name: str, artifact: Artifact) -> None:
-        """Record that this run uses `artifact`, and how it was built, unless its stage did."""
+    def used(self, artifact: Artifact) -> None:
+        """Record that this run uses `artifact`, which `bertsmith store prune` keeps therefore."""
         if not self.run_id:
             return
-        # By its tags `bertsmith store prune` knows what recent runs use.
         tag = f"bertsmith.uses.{artifact.fingerprint}"
-        manifest, stage = artifact.manifest, STAGES.get(artifact.kind)  # none imports a model
-        try:
-            with self.tracker.answering():
-                self.tracker.set_tags(self.run_id, {tag: artifact.fingerprint})
-            if artifact.reused or artifact.kind in _TRAINED or not self.tracker.answers():
-                return
-            run_id = self.tracker.create_run(
-                f"{name}-{artifact.fingerprint[:8]}",
-                artifact.fingerprint,
-                dict(flattened(manifest.settings)),
-                {**self.tags, "bertsmith.stage": stage.name if stage else artifact.kind},
-            )
-        except UserError:
-            return
-        self.tracker.finish(run_id, numbers(manifest.statistics))
+        with suppress(UserError), self.tracker.answering():
+            self.tracker.set_tags(self.run_id, {tag: artifact.fingerprint})
 
     def page(self) -> str:
-        """Where the tracker shows it; empty if it has no pages, or does not answer.
-
-        Without the view a fresh browser opens the one for language-model applications.
-        """
+        """Where the tracker shows it; empty if it has no pages, or does not answer."""
         if not self.run_id or not self.tracker.uri.startswith("http"):
             return ""
         try:
             experiment = self.tracker.experiment_id()
         except UserError:
             return ""
+        # Without the view a fresh browser opens the one for language-model applications.
         return (
-            f"{redacted(self.tracker.uri).rstrip('/')}/#/experiments/{experiment}/runs/"
-            f"{self.run_id}?workflowType=machine_learning"
+            f"{self.tracker.shown_uri.rstrip('/')}/#/experiments/{experiment}/runs/{self.run_id}"
+            "?workflowType=machine_learning"
         )
 
     def end(self, error: BaseException | None) -> None:
         """End it: FAILED or KILLED by `error`, else FINISHED."""
-        if not self.run_id:
-            return
-        if error is not None:
+        if self.run_id and error is not None:
             self.tracker.abandon(self.run_id, error)
-        else:
+        elif self.run_id:
             self.tracker.finish(self.run_id, {})
 
 
@@ -95,16 +73,14 @@ def open_parent_run(tracker: Tracker, name: str, recipe: Recipe, page: str) -> P
     values = recipe.model_dump(mode="json", exclude={"runtime"})
     address = redacted(page)
     note = f"[The flow run in Prefect]({address})" if address else "A run without a Prefect server."
+    run_id = ""
     try:
         run_id = tracker.create_run(name, "", {}, {_NOTE_TAG: f"Recipe **{recipe.name}**. {note}"})
-    except UserError:
-        return ParentRun(tracker)
-    try:
         with tracker.answering():
             tracker.log_params(run_id, dict(flattened(values)))
             tracker.log_text(run_id, recipe.to_yaml(), "recipe.yaml")
     except UserError as error:
-        logger.warning("the record of this run lacks its recipe: %s", error)
+        logger.warning("the record of this run is not whole: %s", error)
     return ParentRun(tracker, run_id)
 
 

@@ -1,19 +1,16 @@
 """The passwords of a whole composition or cluster, made on its first start; safe to repeat.
 
-    python -m flows.services.first_start /credentials
+    python -m flows.local.first_start /credentials
 
 Each reader has its own folder below that one, a volume of its own in the composition, and cannot
 see the other passwords: docs/deploying.md
 """
 
-import argparse
 import json
 import secrets
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-
-from pipelines.errors import UserError
 
 USER = "bertsmith"
 # Readable by all, because PostgreSQL and the S3 server run as users of their own images. Only
@@ -25,26 +22,18 @@ _MARK = "servers/complete"  # written last
 def make_credentials(folder: Path) -> bool:
     """Write every password below `folder`, unless that was done before; returns whether it was new.
 
-    Raises UserError if they were created before and some are missing now.
+    A start that was interrupted used none: its files are overwritten.
     """
-    made, mark = _contents(), folder / _MARK
-    missing = [name for name in made if not (folder / name).is_file()]
-    if mark.exists():
-        if missing:
-            raise UserError(
-                f"of the passwords that were made below {folder}, {', '.join(missing)} is missing; "
-                "put the missing volume back, or remove the volumes of all passwords and of what "
-                "they open"
-            )
+    if (folder / _MARK).exists():
         return False
     folder.mkdir(_FOLDER_MODE, parents=True, exist_ok=True)
-    for name, text in made.items():  # an interrupted start used none: overwrite
+    for name, text in _contents().items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
         path.write_text(text)
         path.chmod(_MODE)
-    mark.touch()
+    (folder / _MARK).touch()
     return True
 
 
@@ -58,12 +47,12 @@ def _contents() -> Mapping[str, str]:
         "credentials": [{"accessKey": key, "secretKey": secret}],
         "actions": ["Admin"],
     }
+    store = {"AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": secret}
     clients = {
         "PREFECT_API_AUTH_STRING": f"{USER}:{people}",
         "MLFLOW_TRACKING_USERNAME": USER,
         "MLFLOW_TRACKING_PASSWORD": people,
-        "AWS_ACCESS_KEY_ID": key,
-        "AWS_SECRET_ACCESS_KEY": secret,
+        **store,
         "RAY_AUTH_TOKEN": ray,
     }
     servers = {
@@ -71,8 +60,7 @@ def _contents() -> Mapping[str, str]:
         "PREFECT_SERVER_DATABASE_CONNECTION_URL": f"postgresql+asyncpg://{server}/prefect",
         "BERTSMITH_MLFLOW_LOGIN": f"http://{USER}:{people}@mlflow:5000",
         "MLFLOW_BACKEND_STORE_URI": f"postgresql://{server}/mlflow",
-        "AWS_ACCESS_KEY_ID": key,
-        "AWS_SECRET_ACCESS_KEY": secret,
+        **store,
     }
     return {
         "clients/environment": _lines(clients),
@@ -87,16 +75,7 @@ def _lines(variables: Mapping[str, str]) -> str:
     return "".join(f"{name}={value}\n" for name, value in variables.items())
 
 
-def main() -> None:
-    """Create the passwords if they are missing, and say so."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    try:
-        is_new = make_credentials(parser.parse_args().folder)
-    except UserError as error:
-        sys.exit(str(error))
-    sys.stdout.write("passwords made\n" if is_new else "passwords are there\n")
-
-
 if __name__ == "__main__":
-    main()
+    sys.stdout.write(
+        "passwords made\n" if make_credentials(Path(sys.argv[1])) else "passwords are there\n"
+    )

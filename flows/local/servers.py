@@ -3,16 +3,16 @@
 `services.json` holds what `bertsmith up` started, `credentials` the password, for its owner alone.
 """
 
-import json
 import os
 import secrets
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+from pydantic import TypeAdapter, ValidationError
 
 from pipelines.errors import UserError
 from pipelines.settings import make_home
@@ -21,8 +21,8 @@ from pipelines.tracking.address import login_variables
 PREFECT_SERVER = "Prefect server"
 MLFLOW_SERVER = "MLflow server"
 FLOWS = "flows"
-_RECORD_NAME = "services.json"
 CREDENTIALS_NAME = "credentials"
+_RECORD_NAME = "services.json"
 _USER = "bertsmith"
 _CLOCK_SECONDS = 1.0  # by which the start of one process may read differently
 
@@ -74,6 +74,9 @@ class HomeServers:
         return name in self.services and self.services[name].is_running()
 
 
+_RECORD = TypeAdapter(HomeServers)
+
+
 def running_servers(home: Path) -> HomeServers | None:
     """The servers of this home while both run, else None."""
     servers = read_record(home)
@@ -88,20 +91,18 @@ def read_record(home: Path) -> HomeServers | None:
     if not path.is_file():
         return None
     try:
-        record = json.loads(path.read_text())
-        services = {name: Service(**each) for name, each in record.pop("services").items()}
-        return HomeServers(**record, services=services)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        return _RECORD.validate_json(path.read_bytes())
+    except ValidationError as error:
         raise UserError(
             f"{path} was not written by `bertsmith up` of this version; end the processes that it "
-            "names (`bertsmith down` of the version that started them does), then remove it"
+            "names, then remove it"
         ) from error
 
 
 def write_record(home: Path, servers: HomeServers) -> None:
     """Record what runs now."""
     draft = home / f"{_RECORD_NAME}.new"
-    draft.write_text(json.dumps(asdict(servers), indent=2) + "\n")
+    draft.write_bytes(_RECORD.dump_json(servers, indent=2))
     draft.replace(home / _RECORD_NAME)
 
 
@@ -119,7 +120,7 @@ class Login:
 
     @property
     def text(self) -> str:
-        """As Prefect's page asks for it: name, colon, password."""
+        """As Prefect asks for it: name, colon, password."""
         return f"{self.user}:{self.password}"
 
     def for_prefect_clients(self) -> Mapping[str, str]:
@@ -136,31 +137,25 @@ def read_login(home: Path) -> Login | None:
     path = home / CREDENTIALS_NAME
     if not path.is_file():
         return None
-    remedy = "type `bertsmith down`, remove the file, and `bertsmith up` makes a new one"
-    if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) & 0o077:
-        raise UserError(
-            f"others can read {path} (mode {stat.S_IMODE(path.stat().st_mode):o}); {remedy}"
-        )
     user, _, password = path.read_text().strip().partition(":")
-    if not password:
-        raise UserError(f"{path} does not hold name:password; {remedy}")
+    if not password or (os.name == "posix" and stat.S_IMODE(path.stat().st_mode) & 0o077):
+        raise UserError(
+            f"{path} holds no name:password, or others can read it; type `bertsmith down`, remove "
+            "the file, and `bertsmith up` makes a new one"
+        )
     return Login(user, password)
 
 
 def make_login(home: Path) -> Login:
     """The name and password of this home; a random password is made if it has none."""
     make_home(home)
-    draft = home / f"{CREDENTIALS_NAME}.{secrets.token_hex(8)}"
     if (login := read_login(home)) is not None:
         return login
+    draft = home / f"{CREDENTIALS_NAME}.{secrets.token_hex(8)}"
     descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(Login(_USER, secrets.token_urlsafe(24)).text + "\n")
-        file.flush()
-        os.fsync(file.fileno())  # a name without its content would stop every `up`
     with suppress(FileExistsError):  # another command made one at the same moment
         (home / CREDENTIALS_NAME).hardlink_to(draft)
     draft.unlink()
-    made = read_login(home)
-    assert made is not None
-    return made
+    return make_login(home)

@@ -1,12 +1,13 @@
-"""The command that runs the chain on a recipe, and the options that change the recipe."""
+"""The command that runs the chain on a recipe, its options as settings, and the list of recipes."""
 
 import json
+from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import Annotated, Any, get_args
 
 import typer
 
-from flows.cli.registry import (
+from flows.cli.options import (
     Home,
     LabelColumn,
     Overrides,
@@ -19,38 +20,15 @@ from flows.environment import home_folder, prepare_flows, set_defaults
 from flows.stopping import stop_in_order
 from pipelines.errors import UserError
 
-if TYPE_CHECKING:
-    from pipelines.recipes.recipe import Recipe
-
-# Devlin et al., 2019, appendix A.3, around the rate and the epochs that the recipe has.
-_GRID_OF_THE_PAPER = {
-    "global_batch_size": [16, 32],
-    "learning_rate": "auto",
-    "num_epochs": "auto",
-}
-
-
-def _presets(incomplete: str) -> list[str]:
-    from pipelines.recipes.files import preset_names
-
-    return [name for name in preset_names() if name.startswith(incomplete)]
-
-
-def _stages(incomplete: str = "") -> list[str]:
-    from pipelines.recipes.recipe import Until
-
-    return [name for name in get_args(Until) if name.startswith(incomplete)]
-
 
 def run(
     recipe: Annotated[
         str | None,
         typer.Argument(
             metavar="RECIPE",
-            help="A preset (see `bertsmith recipes list`) or a YAML file. [default: demo; own-text "
+            help="A preset (see `bertsmith recipes`) or a YAML file. [default: demo; own-text "
             "with --corpus, own-encoder with --encoder, continue with both]",
             show_default=False,
-            autocompletion=_presets,
         ),
     ] = None,
     overrides: Overrides = None,
@@ -60,7 +38,6 @@ def run(
             metavar="STAGE",
             help="Stop after this stage: corpus, vocabulary, examples, pretraining, finetuning, "
             "evaluation or registration.",
-            autocompletion=_stages,
         ),
     ] = "registration",
     corpus: Annotated[
@@ -80,14 +57,6 @@ def run(
             "documents), headings (' = Title = '); page: a page of the PDF files. [default: file]",
         ),
     ] = None,
-    hard_wrapped: Annotated[
-        bool,
-        typer.Option(
-            "--hard-wrapped",
-            help="Lines of the plain text files of --corpus were broken to fit a page, as in "
-            "Project Gutenberg's books: only a blank line ends a paragraph.",
-        ),
-    ] = False,
     corpus_column: Annotated[
         str | None,
         typer.Option(
@@ -126,25 +95,6 @@ def run(
             "pretraining it is pretrained further; otherwise nothing is pretrained.",
         ),
     ] = None,
-    seeds: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=100,
-            help="Fine-tune with this many seeds, report mean and deviation, and keep the best. "
-            "[default: 1]",
-            show_default=False,
-        ),
-    ] = None,
-    search: Annotated[
-        bool,
-        typer.Option(
-            "--search",
-            help="Search the paper's grid around the recipe's values: batches of 16 and 32; its "
-            "learning rate, 0.6 and 0.4 times that; its epochs, a third fewer and a third more. "
-            "Other values with --set finetuning.search.",
-        ),
-    ] = False,
     home: Home = None,
     store: Store = None,
     workers: Annotated[
@@ -156,7 +106,9 @@ def run(
     show_recipe: Annotated[
         bool,
         typer.Option(
-            "--show-recipe", help="Print every value of the recipe as YAML and run nothing."
+            "--show-recipe",
+            help="Print every value of the recipe as YAML, to begin one of your own, and run "
+            "nothing.",
         ),
     ] = False,
 ) -> None:
@@ -167,61 +119,48 @@ def run(
 
     Example: bertsmith run --corpus 'texts/*.txt' --labels reviews.csv --label-column stars
     """
-    if until not in _stages():
-        raise UserError(f"--until {until}: no such stage; choose one of {', '.join(_stages())}")
+    from pipelines.recipes.files import read_recipe
+    from pipelines.recipes.recipe import Until
+
+    if until not in get_args(Until):
+        raise UserError(f"--until {until} is not one of {', '.join(get_args(Until))}")
     continues = encoder is not None and (bool(corpus) or until == "pretraining")
     settings: dict[str, object] = {
         "runtime.home": str(home_folder(home)) if home else None,
         "runtime.store": store,
         "runtime.num_workers": workers,
         "runtime.training_workers": training_workers,
-        "corpus.sources": _corpus(corpus, layout, corpus_column, hard_wrapped),
+        "corpus.sources": _corpus(corpus, layout, corpus_column),
         "dataset.family": task,
         "dataset.source": labelled_source(
             labels, heldout, text_column, second_text_column, label_column
         ),
         "pretraining.encoder" if continues else "finetuning.encoder": encoder,
-        "finetuning.num_seeds": seeds,
-        "finetuning.search": _GRID_OF_THE_PAPER if search else None,
     }
     if recipe is None and encoder is not None:
         recipe = "continue" if continues else "own-encoder"
-    execute(
-        recipe or ("own-text" if corpus else "demo"),
-        [*as_overrides(settings), *(overrides or ())],
-        until,
-        home_folder(home),
-        show_recipe=show_recipe,
+    whole = read_recipe(
+        recipe or ("own-text" if corpus else "demo"), [*as_overrides(settings), *(overrides or ())]
     )
-
-
-def execute(
-    source: str, overrides: list[str], until: Any, home: Path, *, show_recipe: bool = False
-) -> None:
-    """Run the recipe up to the stage `until`, or with `show_recipe` only print it.
-
-    Raises UserError for a recipe, a runtime setting or an input that cannot work, before anything
-    starts.
-    """
-    from pipelines.recipes.files import read_recipe
-
-    recipe = read_recipe(source, overrides)
     if show_recipe:
-        print(recipe.to_yaml(), end="")
+        print(whole.to_yaml(), end="")
         return
+    _run(whole, until, home_folder(home))
+
+
+def _run(recipe: Any, until: Any, home: Path) -> None:
     stop_in_order()
     set_defaults(home)
     from flows.checks import check_run
 
     check_run(recipe, until)
-    print(_changes(recipe), flush=True)
+    print(f"Recipe {recipe.name} (--show-recipe prints every value)", flush=True)
     wait_for_api = prepare_flows(home)  # it starts up during the imports below
 
     from flows.end_to_end import end_to_end
-    from flows.reporting.progress_line import progress_on_terminal
-    from flows.reporting.report import print_report
+    from flows.progress import progress_on_terminal
+    from flows.report import print_report
     from pipelines.cluster import disconnect
-    from pipelines.stage import open_tracker
 
     wait_for_api()
     try:
@@ -229,7 +168,7 @@ def execute(
             report = end_to_end(recipe, until)
     finally:
         disconnect()
-    print_report(report, open_tracker(recipe.runtime).shown_uri)
+    print_report(report)
 
 
 def as_overrides(settings: dict[str, object]) -> list[str]:
@@ -272,34 +211,33 @@ def labelled_source(
 
 
 def _corpus(
-    paths: list[str] | None, layout: str | None, column: str | None, hard_wrapped: bool
+    paths: list[str] | None, layout: str | None, column: str | None
 ) -> list[dict[str, object]] | None:
     """The setting corpus.sources; None without `paths`."""
-    if not paths:
-        if layout is not None or column is not None or hard_wrapped:
-            raise UserError(
-                "--layout, --hard-wrapped and --corpus-column require --corpus; for other sources "
-                "set layout, hard_wrapped or text_field in the recipe's corpus.sources"
-            )
-        return None
-    source: dict[str, object] = {"kind": "text", "paths": paths}
-    if layout is not None:
-        source["layout"] = layout
-    if column is not None:
-        source["text_field"] = column
-    if hard_wrapped:
-        source["hard_wrapped"] = True
-    return [source]
+    options = {"layout": layout, "text_field": column}
+    given = {name: value for name, value in options.items() if value is not None}
+    if paths:
+        return [{"kind": "text", "paths": paths, **given}]
+    if given:
+        raise UserError(
+            "--layout and --corpus-column require --corpus; for other sources set layout or "
+            "text_field in the recipe's corpus.sources"
+        )
+    return None
 
 
-def _changes(recipe: "Recipe") -> str:
-    """The recipe's name and what differs from the defaults, a line for each section."""
-    from pipelines.recipes.files import differences
+def recipes() -> None:
+    """List the presets that come with Bertsmith, and what each is for.
 
-    usual = type(recipe)().model_dump(mode="json")
-    lines = [f"Recipe {recipe.name} (--show-recipe prints every value)"]
-    for section, values in recipe.model_dump(mode="json").items():
-        if isinstance(values, dict) and (changed := differences(values, usual[section])):
-            shown = ", ".join(f"{path}: {value}" for path, value in changed.items())
-            lines.append(f"  {section:<12} {shown}")
-    return "\n".join(lines)
+    `bertsmith run NAME --show-recipe` prints every value of one.
+
+    Example: bertsmith recipes
+    """
+    from pipelines.recipes.files import preset_names, preset_text
+
+    names = preset_names()
+    width = max(map(len, names))
+    for name in names:
+        # A preset's file opens with a comment, whose first paragraph is its purpose.
+        comment = takewhile(lambda line: line.startswith("# "), preset_text(name).splitlines())
+        print(f"{name:<{width}}  {' '.join(line.lstrip('# ') for line in comment)}")

@@ -1,6 +1,5 @@
 """`bertsmith up` and `bertsmith down`: two servers and the process that serves the flows."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -9,19 +8,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import psutil
 from filelock import FileLock, Timeout
 
-from flows.environment import home_database, without_prefect_settings
-from flows.services.health import answers, is_free
-from flows.services.home_servers import (
+from flows.environment import server_variables
+from flows.local.health import answers, is_free
+from flows.local.servers import (
     FLOWS,
     MLFLOW_SERVER,
     PREFECT_SERVER,
     HomeServers,
-    Login,
     Service,
     make_login,
     read_record,
@@ -42,43 +39,33 @@ Say = Callable[[str], None]
 
 
 def start_services(home: Path, *, prefect_port: int, mlflow_port: int, say: Say) -> HomeServers:
-    """Start what does not run yet: Prefect server, MLflow server, flows.
+    """Start Prefect server, MLflow server and flows; where one does not run, all start again.
 
-    The servers listen on 127.0.0.1 only and ask for the home's password. While one of them runs,
-    they keep their ports. Raises UserError if a port is taken or a service does not start; what
-    was started by then is stopped again.
+    The servers listen on 127.0.0.1 only and ask for the home's password. Raises UserError if a port
+    is taken or a service does not start; what was started by then is stopped again.
     """
     if prefect_port == mlflow_port:
         raise UserError(
             f"both servers were given port {prefect_port}; choose another with --prefect-port or "
             "--mlflow-port"
         )
-    make_home(home)
-    with _one_at_a_time(home):
+    with _one_at_a_time(make_home(home)):
         servers = read_record(home)
-        missing = [name for name in _NAMES if servers is None or not servers.is_running(name)]
-        if servers is None or len(missing) == len(_NAMES):
-            before = servers.services if servers is not None else {}
-            servers = HomeServers(
-                prefect_url=f"http://127.0.0.1:{prefect_port}",
-                mlflow_url=f"http://127.0.0.1:{mlflow_port}",
-                services=before,
-            )
-        if not missing:
+        if servers is not None and all(map(servers.is_running, _NAMES)):
             say("Everything is running already.")
             return servers
-        if FLOWS not in missing:  # it would go on with servers that are gone
-            missing.append(FLOWS)
-        for name in reversed(missing):
-            _stop(servers, name)  # what a service that died has left
+        _stop_all(home)  # what services that died have left
+        for option, port in (("prefect", prefect_port), ("mlflow", mlflow_port)):
+            if not is_free(port):
+                raise UserError(
+                    f"port {port} is in use; stop what listens there, or choose another with "
+                    f"--{option}-port"
+                )
+        say("Starting both servers and the flows …")
         try:
-            return _start_missing(home, servers, make_login(home), missing, say)
+            return _start_all(home, prefect_port, mlflow_port)
         except BaseException:
-            started = read_record(home) or servers
-            for name in reversed(missing):
-                _stop(started, name)
-            if len(missing) == len(_NAMES):
-                remove_record(home)
+            _stop_all(home)
             raise
 
 
@@ -97,32 +84,29 @@ def _stop_all(home: Path) -> list[str]:
     servers = read_record(home)
     if servers is None:
         return []
-    stopped = [name for name in reversed(_NAMES) if _stop(servers, name)]
+    services = [(name, servers.services[name]) for name in _NAMES if name in servers.services]
+    stopped = [name for name, service in reversed(services) if _stop(service)]
     remove_record(home)
     return stopped
 
 
-def _stop(servers: HomeServers, name: str) -> bool:
+def _stop(service: Service) -> bool:
     """End a service and whatever it started; returns whether anything of it ran.
 
     First what it started itself: flow runs, which save a checkpoint, stop their Ray and report
     their end. A signal to Prefect's runner reaches none of them.
     """
-    service = servers.services.get(name)
-    if service is None or not (processes := service.processes()):
+    processes = service.processes()
+    if not processes:
         return False
     pids = {process.pid for process in processes} - {service.pid}
-    started = [
-        process for process in processes if process.pid in pids and _parent(process) not in pids
-    ]
-    _terminate(started, _STOP_SECONDS)
+    _terminate([each for each in processes if each.pid in pids and _parent(each) not in pids],
+               _STOP_SECONDS)  # fmt: skip
     _terminate(service.processes(), _END_SECONDS)
     for process in service.processes():
         with suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(service.processes(), timeout=_END_SECONDS)
-    if service.is_running():
-        raise UserError(f"the process {service.pid} of `bertsmith up` does not end; end it first")
     return True
 
 
@@ -140,55 +124,50 @@ def _terminate(processes: Sequence[psutil.Process], seconds: float) -> None:
     psutil.wait_procs(processes, timeout=seconds)
 
 
-def _start_missing(
-    home: Path, servers: HomeServers, login: Login, missing: Sequence[str], say: Say
-) -> HomeServers:
-    say(f"Starting {', '.join(f'the {name}' for name in missing)} …")
-    for name, url in _health(servers).items():
-        if name in missing and not is_free(urlsplit(url).port or 0):
-            option = f"--{name.partition(' ')[0].lower()}-port"
-            raise UserError(
-                f"port {urlsplit(url).port} for the {name} is in use; stop what listens there, or "
-                f"choose another with {option}"
-            )
-    environment = _variables(home, servers, login)
-    ready = home / _READY_NAME
+def _start_all(home: Path, prefect_port: int, mlflow_port: int) -> HomeServers:
+    servers = HomeServers(f"http://127.0.0.1:{prefect_port}", f"http://127.0.0.1:{mlflow_port}")
+    commands, ready = _commands(home, servers), home / _READY_NAME
     ready.unlink(missing_ok=True)
-    commands = _commands(home, servers)
-    for name in _NAMES:
-        if name in missing:
-            if name == FLOWS:  # they need both servers
-                for server, url in _health(servers).items():
-                    _wait(home, servers, server, lambda url=url: answers(url))  # type: ignore[misc]
-            # Prefect reads settings from files of its folder: those of servers are the home's.
-            folder = Path.cwd() if name == FLOWS else home
-            service = _start(commands[name], environment, _log(home, name), folder)
-            servers = replace(servers, services={**servers.services, name: service})
-            write_record(home, servers)  # at once, so that `down` knows it in any case
-    for server, url in _health(servers).items():
-        _wait(home, servers, server, lambda url=url: answers(url))  # type: ignore[misc]
+    health = {
+        PREFECT_SERVER: f"{servers.prefect_api_url}/health",
+        MLFLOW_SERVER: f"{servers.mlflow_url}/health",
+    }
+
+    def start(name: str, folder: Path) -> None:
+        nonlocal servers
+        service = start_service(commands[name], _variables(home, servers), _log(home, name), folder)
+        servers = replace(servers, services={**servers.services, name: service})
+        write_record(home, servers)  # at once, so that `down` knows it in any case
+
+    for name in health:
+        start(name, home)  # Prefect reads settings from files of its folder
+    for name, url in health.items():
+        _wait(home, servers, name, lambda url=url: answers(url))  # type: ignore[misc]
+    start(FLOWS, Path.cwd())
     _wait(home, servers, FLOWS, ready.exists)
     return servers
 
 
 def _commands(home: Path, servers: HomeServers) -> dict[str, list[str]]:
-    prefect, mlflow = urlsplit(servers.prefect_url), urlsplit(servers.mlflow_url)
+    prefect_port, mlflow_port = (
+        url.rpartition(":")[2] for url in (servers.prefect_url, servers.mlflow_url)
+    )
     return {
         PREFECT_SERVER: [
-            "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(prefect.port),
+            "prefect", "server", "start", "--host", "127.0.0.1", "--port", prefect_port,
         ],
         MLFLOW_SERVER: [
             "mlflow", "server", "--app-name", "bertsmith", "--workers", "1",
-            "--host", "127.0.0.1", "--port", str(mlflow.port),
+            "--host", "127.0.0.1", "--port", mlflow_port,
             "--backend-store-uri", f"sqlite:///{home / 'mlflow.db'}",
             "--default-artifact-root", (home / "mlartifacts").as_uri(), "--no-serve-artifacts",
             "--cors-allowed-origins", servers.mlflow_url, "--uvicorn-opts", "--no-access-log",
         ],
-        FLOWS: ["flows.services.served", str(home / _READY_NAME)],
+        FLOWS: ["flows.local.served", str(home / _READY_NAME)],
     }  # fmt: skip
 
 
-def _start(
+def start_service(
     command: Sequence[str], environment: Mapping[str, str], log: Path, folder: Path
 ) -> Service:
     """Start a module in a session of its own, its output in `log`."""
@@ -208,32 +187,20 @@ def _start(
     return Service(process.pid, psutil.Process(process.pid).create_time())
 
 
-def _variables(home: Path, servers: HomeServers, login: Login) -> dict[str, str]:
+def _variables(home: Path, servers: HomeServers) -> dict[str, str]:
     """The whole environment of a service; a person's own Prefect settings are not part of it."""
-    page = servers.prefect_url
+    page, login = servers.prefect_url, make_login(home)
+    origins = f"{page},{page.replace('127.0.0.1', 'localhost')}"
     return {
-        **without_prefect_settings(os.environ),
+        **server_variables(home, login, origins),
         "BERTSMITH_HOME": str(home),
         "PYTHONSAFEPATH": "1",  # a file `random.py` in this folder is no module of ours
-        "PREFECT_HOME": str(home / "prefect"),
         "PREFECT_API_URL": servers.prefect_api_url,
-        **login.for_prefect_clients(),
         "MLFLOW_TRACKING_URI": servers.mlflow_url,
+        **login.for_prefect_clients(),
         **login.for_mlflow_clients(servers.mlflow_url),
-        "PREFECT_SERVER_DATABASE_CONNECTION_URL": home_database(home),
-        "PREFECT_SERVER_API_AUTH_STRING": login.text,
-        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"{page},{page.replace('127.0.0.1', 'localhost')}",
-        "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
         "PREFECT_UI_API_URL": servers.prefect_api_url,  # else the page asks port 4200
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # seven processes that nothing here uses
-    }
-
-
-def _health(servers: HomeServers) -> dict[str, str]:
-    """The health URL of each server."""
-    return {
-        PREFECT_SERVER: f"{servers.prefect_api_url}/health",
-        MLFLOW_SERVER: f"{servers.mlflow_url}/health",
     }
 
 
@@ -260,6 +227,5 @@ def _one_at_a_time(home: Path) -> Iterator[None]:
             yield
     except Timeout as error:
         raise UserError(
-            f"another `bertsmith up` or `down` has been working on {home} for "
-            f"{_LOCK_SECONDS:.0f} s; wait for it, or end it"
+            f"another `bertsmith up` or `down` works on {home}; wait for it, or end it"
         ) from error

@@ -1,0 +1,340 @@
+"""The registry on the command line: its models, how good one is, aliases, models in and out."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from flows.cli.options import (
+    AsJson,
+    Home,
+    LabelColumn,
+    SecondTextColumn,
+    Store,
+    Task,
+    TextColumn,
+    context_of,
+    explained,
+    model_address,
+    named,
+    runtime_of,
+    say,
+    tracker_of,
+)
+from flows.cli.run import as_overrides, labelled_source
+from flows.environment import home_folder, prepare_flows, set_defaults
+from pipelines.errors import UserError
+
+if TYPE_CHECKING:
+    from pipelines.store import Artifact
+
+Name = Annotated[str, typer.Argument(help="Registered name of the model.")]
+Because = Annotated[str, typer.Option("--because", help="Why, for the history.")]
+
+
+def models(
+    model: Annotated[
+        str | None,
+        typer.Argument(help="name, name@alias or name/version: show this one in full."),
+    ] = None,
+    store: Store = None,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """List registered models with their scores, or show one in full.
+
+    In full: its proof, its comparison, why it has its aliases, and what it was made from, down to
+    files and settings.
+
+    Example: bertsmith models bertsmith-encoder@champion
+    """
+    if model is not None:
+        _show(model, home, store, as_json=as_json)
+        return
+    from pipelines.registry.find import list_models
+    from pipelines.tasks import family_title
+
+    rows = list_models(tracker_of(home))
+    if as_json:
+        print(json.dumps([asdict(row) for row in rows], default=str, indent=2))
+        return
+    if not rows:
+        print("The registry is empty; `bertsmith run` fills it.")
+        return
+    width = max(len(row.name) for row in rows)
+    for row in rows:
+        figure = f"{row.metric} {row.value:.1%}" if row.value is not None else ""
+        aliases = ", ".join(f"@{alias}" for alias in row.aliases)
+        proof = "verified" if row.is_verified else "not verified"
+        print(
+            f"{row.name:<{width}}  version {row.version:<3} {aliases:<22} "
+            f"{family_title(row.kind):<18} {figure:<24} {proof:<12} "
+            f"{row.created:%Y-%m-%d %H:%M}  {row.fingerprint[:12]}"
+        )
+        for reason in dict.fromkeys([*row.promoted.values(), row.comparison]):
+            if reason:
+                print(f"{'':<{width}}  {reason}")
+
+
+def _show(model: str, home: Home, store: Store, *, as_json: bool) -> None:
+    tracker = tracker_of(home)
+    from pipelines.registry.find import find_model, uri_of
+    from pipelines.registry.register import lineage_lines
+
+    version = find_model(tracker.client(), model)
+    tags = {
+        key.removeprefix("bertsmith."): value
+        for key, value in sorted(version.tags.items())
+        if key.startswith("bertsmith.")
+    }
+    aliases = sorted(version.aliases)
+    kind = "encoder" if tags.get("kind") == "encoder" else "finetuned"
+    lines = lineage_lines(kind, tags.get("fingerprint", ""), context_of(home, store).store)
+    if as_json:
+        whole = {"model": uri_of(version), "aliases": aliases, "tags": tags, "lineage": lines}
+        print(json.dumps(whole, indent=2, ensure_ascii=False))
+        return
+    print(f"{uri_of(version)}  {', '.join(f'@{alias}' for alias in aliases) or 'no alias'}")
+    for key, value in tags.items():
+        print(f"  {key}: {value}")
+    print("made from")
+    for line in lines:
+        print(f"  {line}")
+
+
+def evaluate(
+    model: Annotated[
+        str,
+        typer.Option(
+            help="A fine-tuned model: name, name@alias, name/version, a fingerprint or a folder."
+        ),
+    ],
+    labels: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE", help="The labelled items: a file, or the folder of a dataset."
+        ),
+    ],
+    split: Annotated[
+        str | None, typer.Option(help="The split to evaluate on, if --labels is a folder.")
+    ] = None,
+    task: Task = None,
+    text_column: TextColumn = None,
+    second_text_column: SecondTextColumn = None,
+    label_column: LabelColumn = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="dataset.source.KEY=VALUE",
+            help="How the items are read; repeatable.",
+        ),
+    ] = None,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Evaluate a fine-tuned model on every item of a labelled file of its task.
+
+    A recipe's own model is evaluated on its held-out items by bertsmith run --until evaluation.
+
+    Example: bertsmith evaluate --model bertsmith-classifier@champion --labels more.csv
+    """
+    if Path(labels).is_dir() and not split:
+        raise UserError(f"{labels} is a dataset: name the split to evaluate with --split")
+    if any(not each.startswith("dataset.source.") for each in overrides or ()):
+        raise UserError("--set changes dataset.source alone: the model is trained already")
+    columns = (text_column, second_text_column, label_column)
+    settings: dict[str, object] = {
+        "dataset.source": labelled_source(labels, None, *columns),
+        "dataset.source.split": split,
+    }
+    tracker = tracker_of(home)
+    from pipelines.predict.model_evaluation import evaluate_file
+    from pipelines.recipes.files import read_recipe
+    from pipelines.stages.dataset.settings import LabelledDataset, LabelledFile
+
+    recipe = read_recipe("own-encoder", [*as_overrides(settings), *(overrides or ())])
+    source = recipe.dataset.source
+    if not isinstance(source, LabelledFile | LabelledDataset):
+        raise UserError("--set changes how --labels are read, not dataset.source.kind")
+    figures, report = evaluate_file(
+        tracker, named(model, home), source, task, context_of(home).store
+    )
+    say(f"model: {model_address(report['model'])}")
+    if as_json:
+        print(json.dumps({**figures, **report}, ensure_ascii=False))
+        return
+    for name, value in figures.items():
+        print(f"{name:<24} {value:.4f}" if isinstance(value, float) else f"{name:<24} {value}")
+    for row in report.get("by_label", ()):
+        print(
+            f"{row['label']:<24} precision {row['precision']:.1%}, recall {row['recall']:.1%}, "
+            f"F1 {row['f1']:.1%}, {row['items']} items"
+        )
+
+
+def promote(
+    name: Name,
+    version: Annotated[
+        str, typer.Option("--version", help="The version: its number, or an alias it has now.")
+    ] = "candidate",
+    alias: Annotated[str, typer.Option("--to", help="The alias it is given.")] = "champion",
+    because: Because = "",
+    home: Home = None,
+) -> None:
+    """Give an alias to a verified version, whatever its comparison says.
+
+    Example: bertsmith promote bertsmith-encoder --version 3
+    """
+    _promote(name, version, alias, because, home)
+
+
+def rollback(
+    name: Name,
+    alias: Annotated[str, typer.Option("--alias", help="The alias that goes back.")] = "champion",
+    because: Because = "",
+    home: Home = None,
+) -> None:
+    """Give an alias back to the version before.
+
+    Later runs of a recipe do not undo it.
+
+    Example: bertsmith rollback bertsmith-classifier --because 'worse on short texts'
+    """
+    _promote(name, "previous", alias, because, home)
+
+
+def _promote(name: str, source: str, alias: str, because: str, home: Path | None) -> None:
+    """Run the flow, after checking the request."""
+    folder = home_folder(home)
+    set_defaults(folder)
+    from pipelines.recipes.recipe import PromotionRecipe
+
+    with explained("promote"):
+        recipe = PromotionRecipe(name=name, source=source, alias=alias, reason=because)
+    from pipelines.registry.promote import decide_promotion
+
+    decide_promotion(tracker_of(home), name, source, alias)
+    wait_for_api = prepare_flows(folder)
+    from flows.promote import promote as flow
+
+    wait_for_api()
+    moved = flow(recipe)
+    before = f", before it was {moved.previous_version}" if moved.previous_version else ""
+    print(f"{moved.name}@{moved.alias} is version {moved.version}{before}")
+
+
+def import_folder(
+    path: Annotated[
+        str, typer.Argument(help="A folder with a BERT or a tokenizer, or a vocab.txt.")
+    ],
+    name: Annotated[
+        str | None, typer.Option(help="Also register the model under this name.")
+    ] = None,
+    head: Annotated[str | None, typer.Option(help="Keep only this head.")] = None,
+    is_uncased: Annotated[
+        bool | None,
+        typer.Option("--uncased/--cased", help="Whether texts are lowercased, if no file says."),
+    ] = None,
+    home: Home = None,
+    store: Store = None,
+) -> None:
+    """Import a BERT or a vocabulary that was made elsewhere.
+
+    It goes into the store and, with --name, into the registry, where every command and recipe
+    finds it.
+
+    Example: bertsmith import all-MiniLM-L6-v2 --name minilm
+    """
+    from pipelines.registry import exchange
+
+    if name is not None:
+        from pipelines.recipes.recipe import RegistrationSettings
+        from pipelines.stage import check_tracker
+
+        with explained("--name", RegistrationSettings):
+            RegistrationSettings(encoder_name=name)
+        if exchange.is_vocabulary(path):
+            raise UserError("--name registers models, and this is a vocabulary; leave it out")
+        check_tracker(runtime_of(home, store))
+        say(f"reading {path}")
+    context = context_of(home, store)
+    artifact = exchange.import_path(path, context, head=head, lowercase=is_uncased)
+    print(_description(artifact), flush=True)
+    if artifact.kind == "vocabulary":
+        print(
+            "next: bertsmith run --corpus 'texts/*.txt' --set "
+            f"vocabulary.tokenizer={artifact.fingerprint}"
+        )
+        return
+    reference = artifact.fingerprint
+    if name is not None:
+        from pipelines.stage import open_context
+
+        context = open_context(runtime_of(home, store))
+        version = exchange.register_import(artifact, name, context, say)
+        how = "was registered before" if version.is_verified else "reproduced its answers"
+        print(f"  {version.uri}, loaded in a fresh process, {how}")
+        reference = version.uri
+    print(f"next: bertsmith run --encoder {reference} --labels FILE")
+
+
+def _description(artifact: "Artifact") -> str:
+    """What was imported."""
+    from pipelines.train.imported import CAUSAL
+
+    statistics = artifact.statistics
+    state = "already in the store" if artifact.reused else "imported into the store"
+    lines = [f"{artifact.kind}/{artifact.fingerprint}: {state}"]
+    if artifact.kind == "vocabulary":
+        case = "uncased" if statistics["lowercase"] else "cased"
+        return "\n  ".join([*lines, f"{statistics['size']:,} tokens, {case}"])
+    size, embedding = statistics["size"], statistics["embedding"]
+    lines.append(
+        f"head {statistics['head']}, {statistics['num_parameters']:,} parameters, {size:,} tokens"
+    )
+    if statistics.get("causal"):
+        lines.append(CAUSAL)
+    if statistics["left_behind"]:
+        lines.append(f"its head, {statistics['left_behind']}, is not supported and was left out")
+    if embedding:
+        length = "of length 1" if embedding["normalize"] else "of any length"
+        most = embedding["max_tokens"]
+        lines.append(
+            f"sentence embeddings: {embedding['pooling']} over at most {most} tokens, {length}"
+        )
+    return "\n  ".join(lines)
+
+
+def export_version(
+    model: Annotated[str, typer.Argument(help="name, name@alias, name/version or a folder.")],
+    to: Annotated[Path, typer.Option(help="New folder to write.")],
+    pooling: Annotated[
+        str | None,
+        typer.Option(
+            help="mean, cls, max or mean_sqrt_len: the encoder alone, for sentence-transformers. "
+            "[default: as the model itself says]",
+            show_default=False,
+        ),
+    ] = None,
+    form: Annotated[
+        Literal["transformers", "onnx"],
+        typer.Option("--format", help="onnx: for ONNX Runtime, compared with the model."),
+    ] = "transformers",
+    home: Home = None,
+) -> None:
+    """Export a model for transformers, sentence-transformers or ONNX Runtime.
+
+    Example: bertsmith export bertsmith-encoder@champion --to my-encoder
+    """
+    tracker = tracker_of(home)
+    from pipelines.registry.package import versioned
+
+    called = versioned(tracker, named(model, home))
+    say(f"model: {model_address(called)}")
+    from pipelines.registry import exchange
+
+    as_onnx = form == "onnx"
+    print(f"{to}: {exchange.export_version(tracker, called, to, pooling, as_onnx=as_onnx)}")

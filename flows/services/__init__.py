@@ -1,1 +1,0 @@
-"""What `bertsmith up` starts: a Prefect server, an MLflow server, and the flows that they run."""
