@@ -383,16 +383,13 @@ def check_disk_space(stage: str, state: TrainState, folder: str | None) -> None:
     needs = [(Path(tempfile.gettempdir()), checkpoint_bytes + model_bytes)]
     if folder is not None:
         needs.append((nearest_existing(Path(folder)), 4 * checkpoint_bytes + 2 * model_bytes))
-    by_device: dict[int, int] = {}
     for path, num_bytes in needs:
-        device = path.stat().st_dev
-        by_device[device] = by_device.get(device, 0) + num_bytes
         free = shutil.disk_usage(path).free
-        if free < by_device[device]:
+        if free < num_bytes:
             raise UserError(
                 f"the disk of {path} is too full for the checkpoints of {stage} and its model: "
-                f"{by_device[device] / 2**20:,.0f} MiB are needed, {free / 2**20:,.0f} MiB are "
-                "free; free some, choose another runtime.store or TMPDIR, or lower size"
+                f"{num_bytes / 2**20:,.0f} MiB are needed, {free / 2**20:,.0f} MiB are free; free "
+                "some, choose another runtime.store or TMPDIR, or lower size"
             )
 
 

@@ -29,12 +29,6 @@ CAUSAL: Final = (
     "causal, as its config.json says (is_decoder): a token reads itself and what is left of it, "
     "never what is right of it"
 )
-# Architectures that `import_model` reads whole, as it finds them.
-_READ_WHOLE: Final = (
-    "BertModel", "BertForPreTraining", "BertForMaskedLM", "BertLMHeadModel",
-    "BertForNextSentencePrediction", "BertForSequenceClassification",
-    "BertForTokenClassification", "BertForMultipleChoice", "BertForQuestionAnswering",
-)  # fmt: skip
 
 
 def existing_encoder(reference: str, context: StageContext) -> Artifact:
@@ -83,14 +77,9 @@ def is_ours(folder: Path) -> bool:
 
     Raises UserError where its config.json cannot be read.
     """
-    config = _config_in(folder)
-    return "head" in config and "format" in config
-
-
-def _config_in(folder: Path) -> dict[str, Any]:
     with readable(folder):
-        config: dict[str, Any] = read_json(model_folder(folder) / "config.json")
-    return config
+        config = read_json(model_folder(folder) / "config.json")
+    return "head" in config and "format" in config
 
 
 def import_folder(
@@ -117,14 +106,8 @@ def import_folder(
     artifact = context.store.find(IMPORTED, fingerprint)
     if artifact is None:
         is_own = is_ours(folder)
-        unread_head = "" if is_own else _unread_head(_config_in(folder))
-        model, tokenizer = _read(folder, head, lowercase, is_own=is_own, unread_head=unread_head)
-        details = {
-            "source": redacted(source),
-            "source_files": files,
-            "left_behind": unread_head,
-            "is_ours": is_own,
-        }
+        model, tokenizer = _read(folder, head, lowercase, is_own=is_own)
+        details = {"source": redacted(source), "source_files": files, "is_ours": is_own}
 
         def build(draft: Draft) -> Built:
             with tempfile.TemporaryDirectory(prefix="bertsmith-import-") as scratch:
@@ -163,27 +146,13 @@ def _files_of_model(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in paths)
 
 
-def _unread_head(config: dict[str, Any]) -> str:
-    """The architecture that a published config names, if its head is none of ours.
-
-    Then only the encoder is read.
-    """
-    listed = config.get("architectures")
-    name = listed[0] if isinstance(listed, list) and listed else ""
-    return name if isinstance(name, str) and name and name not in _READ_WHOLE else ""
-
-
 def _read(
-    folder: Path, head: str | None, lowercase: bool | None, *, is_own: bool, unread_head: str
+    folder: Path, head: str | None, lowercase: bool | None, *, is_own: bool
 ) -> tuple[Model, WordPieceTokenizer]:
     with readable(folder):
         if is_own and head is not None:
             raise ValueError("it is a Bertsmith model, whose heads are kept; leave out --head")
-        model = (
-            load_model(model_folder(folder))
-            if is_own
-            else import_model(folder, head or ("encoder" if unread_head else None))
-        )
+        model = load_model(model_folder(folder)) if is_own else import_model(folder, head)
         tokenizer = WordPieceTokenizer.from_directory(model_folder(folder), lowercase=lowercase)
         tokenizer.check_embedding_rows(model.config.vocab_size)
     return model, tokenizer

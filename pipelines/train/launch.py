@@ -179,8 +179,9 @@ def raise_sentence(error: Exception, section: str, max_failures: int, placement:
         ) from error
     if isinstance(error, ControllerError) and type(cause).__module__.startswith("ray."):
         raise UserError(
-            f"{section} ({placement}) found no room on {listed(nodes())} ({first_line(cause)}): "
-            "a node was lost, or other jobs use what it needs; add a node, wait for them, or set "
+            f"{section} found no room for {placement.num_workers} workers of {placement.cpus} CPU "
+            f"each on {listed(nodes())} ({first_line(cause)}): a node was lost, or other jobs "
+            "use what it needs; add a node, wait for them, or set "
             "runtime.training_workers to a range such as [1, 2], and run again: it resumes from "
             "its last checkpoint"
         ) from error

@@ -31,7 +31,6 @@ from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker, now_ms, tracker
 
 from mlflow import MlflowClient  # isort: skip  (after pipelines.tracking: its time limits)
 from mlflow.entities import Metric  # isort: skip
-from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor  # isort: skip
 
 logger = logging.getLogger(__name__)
 
@@ -117,14 +116,10 @@ class Telemetry:
             )
         )
 
-    def note(self, sentence: str) -> None:
-        """Add a line to the log of the run."""
-        self.show(self._step, f"{self._stage}: {sentence}")
-
     def warn(self, sentence: str) -> None:
         """Add a line to the log of the run and to that of this worker."""
         logger.warning(sentence)
-        self.note(sentence)
+        self.show(self._step, f"{self._stage}: {sentence}")
 
     def skip(self, skipped: Sequence[SkippedStep]) -> None:
         """Record skipped steps; progress shows the last one."""
@@ -186,7 +181,6 @@ class MetricLog:
 
     def _run(self) -> None:
         client: MlflowClient | None = None
-        monitor: SystemMetricsMonitor | None = None
         last_step = -1  # that the tracker holds
         is_away = is_last_round = False
         while not is_last_round:
@@ -197,10 +191,6 @@ class MetricLog:
                     client = MlflowClient(tracking_uri=self._uri)
                     curve = client.get_metric_history(self._run_id, "train/loss")
                     last_step = max((point.step for point in curve), default=-1)
-                    monitor = SystemMetricsMonitor(
-                        self._run_id, tracking_uri=self._uri, resume_logging=True
-                    )
-                    monitor.start()
                 _send(client, self._run_id, [each for each in points if each.step > last_step])
                 is_away = False
             # Any error: no figure is worth a training run.
@@ -208,8 +198,6 @@ class MetricLog:
                 if not is_away:
                     logger.warning("the tracker does not answer: %s", first_line(error))
                 is_away = True
-        if monitor is not None and not is_away:
-            monitor.finish()
 
 
 def _send(client: MlflowClient, run_id: str, points: Sequence[Metric]) -> None:

@@ -3,10 +3,6 @@
 All of it is decided before the run starts. Device and precision decide its bits, so that they name
 its artifact. Workers that do not fit are refused: Ray would wait for ever, and training silently
 without GPUs would be worse.
-
-Nodes that an autoscaler has to add are requested with a placement group: those of several training
-runs wait side by side, and each ends with the process that made it. Ray's `request_resources` holds
-one request for the whole cluster, which outlives a killed process.
 """
 
 import os
@@ -18,7 +14,7 @@ from typing import Any, Literal
 import torch
 
 from bert_core.backends.context import Precision, compute_dtype
-from pipelines.cluster import answer_of, ask_node, connect, nodes
+from pipelines.cluster import connect, nodes
 from pipelines.errors import UserError
 from pipelines.settings import RuntimeSettings
 from pipelines.stage import Observer, StageContext, send_note
@@ -27,10 +23,8 @@ from pipelines.train.settings import BatchSplit, least_workers
 import ray  # isort: skip  (after pipelines.cluster, which sets its environment)
 from ray.util.placement_group import placement_group, remove_placement_group
 
-Device = Literal["cpu", "cuda"]
 Node = Mapping[str, float]  # its resources, as Ray counts them: {"CPU": 64.0, "GPU": 8.0}
 
-_ANSWER_SECONDS = 60.0  # of a node; a worker's first import of torch takes some of them
 _POLL_SECONDS = 1.0
 # Sizes that CPUs train fastest with one rank of one thread on each core: docs/decisions/0012.
 SINGLE_THREADED_SIZES = frozenset({"tiny", "mini", "small"})
@@ -40,7 +34,7 @@ SINGLE_THREADED_SIZES = frozenset({"tiny", "mini", "small"})
 class Arithmetic:
     """What the workers compute on and in."""
 
-    device: Device
+    device: Literal["cpu", "cuda"]
     precision: Literal["bf16", "float32"]
     torch: str  # its version
 
@@ -58,76 +52,41 @@ class Placement:
     cpus: int  # of each worker, which computes in as many threads
     use_gpu: bool  # one for each worker
 
-    def __str__(self) -> str:
-        count = self.num_workers
-        workers = f"{count[0]} to {count[1]}" if isinstance(count, tuple) else f"{count}"
-        return f"{workers} x {_in_words(self.cpus, use_gpu=self.use_gpu)}"
-
 
 def resolve(precision: Precision, context: StageContext) -> tuple[Arithmetic, StageContext]:
     """What a training run computes in, and the context whose ranks get that device and no other.
 
-    Without RAY_ADDRESS this machine decides; on a cluster one of the nodes that workers may get,
-    with GPUs if they get them. That needs no free CPU or GPU: the artifact may exist already. A
-    cluster without such a node is waited for, as `wait_for_room` does. Raises UserError if GPUs are
-    wanted and there is none, and if the node does not answer.
+    Without RAY_ADDRESS this machine has the GPUs, else the nodes of the cluster; an automatic
+    precision is that of this machine's processor, and bf16 on the GPUs of other machines. Raises
+    UserError if GPUs are wanted and there is none, nor an autoscaler to wait for.
     """
     runtime = context.runtime
     if "RAY_ADDRESS" in os.environ:
-        arithmetic = _of_cluster(precision, runtime, context.observe)
+        connect()
+        use_gpu = uses_gpu(runtime, nodes())
+        has_gpu = uses_gpu(runtime.model_copy(update={"device": "auto"}), nodes())
+        may_come = bool(runtime.wait_for_nodes_seconds)
     else:
-        has_gpu = torch.cuda.is_available()
-        if runtime.device == "gpu" and not has_gpu:
-            raise UserError(
-                "runtime.device=gpu needs a GPU, and this machine has none; set "
-                "runtime.device=auto or add a node with GPUs"
-            )
-        arithmetic = _here(precision, "cuda" if has_gpu and runtime.device != "cpu" else "cpu")
-    # Ray may count other GPUs than torch sees: an artifact is not named after one device and
-    # trained on another.
-    device = "gpu" if arithmetic.device == "cuda" else "cpu"
-    return arithmetic, replace(context, runtime=runtime.model_copy(update={"device": device}))
-
-
-def _here(precision: Precision, device: Device) -> Arithmetic:
-    is_bf16 = compute_dtype(precision, device) == torch.bfloat16
-    return Arithmetic(
-        device=device,
+        has_gpu, may_come = torch.cuda.is_available(), False
+        use_gpu = runtime.device == "gpu" or (runtime.device == "auto" and has_gpu)
+    if use_gpu and not (has_gpu or may_come):
+        raise UserError(
+            "runtime.device=gpu needs a GPU, and there is none; set runtime.device=auto, add a "
+            "node with GPUs, or raise runtime.wait_for_nodes_seconds where an autoscaler adds nodes"
+        )
+    if use_gpu and not torch.cuda.is_available():
+        is_bf16 = precision != "float32"
+    else:
+        is_bf16 = compute_dtype(precision, "cuda" if use_gpu else "cpu") == torch.bfloat16
+    arithmetic = Arithmetic(
+        device="cuda" if use_gpu else "cpu",
         precision="bf16" if is_bf16 else "float32",
         torch=torch.__version__,
     )
-
-
-def _of_cluster(precision: Precision, runtime: RuntimeSettings, observe: Observer) -> Arithmetic:
-    connect()
-    node = _largest_node(runtime)
-    if node is None:
-        one = runtime.model_copy(update={"training_workers": 1})
-        wait_for_room(one, observe, "training")
-        node = _largest_node(runtime)
-    cluster = f"the cluster at {os.environ['RAY_ADDRESS']}"
-    device: Device = "cuda" if uses_gpu(runtime, nodes()) else "cpu"
-    if node is None:
-        raise UserError(
-            f"{cluster} has no node with a {'GPU' if device == 'cuda' else 'CPU'} for the training "
-            "run; set runtime.device=auto, add a node, or raise runtime.wait_for_nodes_seconds "
-            "where an autoscaler adds nodes"
-        )
-    answer = ask_node(node, _here, precision, device, max_retries=3)
-    arithmetic: Arithmetic = answer_of(answer, f"the node {node} of {cluster}", _ANSWER_SECONDS)
-    return arithmetic
-
-
-def _largest_node(runtime: RuntimeSettings) -> str | None:
-    """The id of the node with most of what workers get; None where no node has any."""
-    resource = "GPU" if uses_gpu(runtime, nodes()) else "CPU"
-    sizes = [
-        (node["Resources"].get(resource, 0), node["NodeID"])
-        for node in ray.nodes()
-        if node["Alive"]
-    ]
-    most, node_id = max(sizes, default=(0, ""))
-    return node_id if most >= 1 else None
+    # Ray may count other GPUs than torch sees: an artifact is not named after one device and
+    # trained on another.
+    device = "gpu" if use_gpu else "cpu"
+    return arithmetic, replace(context, runtime=runtime.model_copy(update={"device": device}))
 
 
 def schedule(
@@ -199,13 +158,17 @@ def wait_for_room(runtime: RuntimeSettings, observe: Observer, stage: str) -> No
     """Wait until the cluster has room for the least workers of `runtime`, with a note of `stage`.
 
     It returns at the latest after `runtime.wait_for_nodes_seconds`; `schedule` then refuses what
-    still has no room. However the wait ends, the request for nodes ends with it.
+    still has no room. Nodes are requested with a placement group, which ends with this process:
+    Ray's `request_resources` holds one request for the whole cluster, which outlives it.
     """
-    seconds = runtime.wait_for_nodes_seconds or 0
-    if not (seconds and os.environ.get("RAY_ADDRESS")) or _has_room(runtime):
-        return
     cpus, use_gpu = runtime.cpus_per_worker or 1, uses_gpu(runtime, nodes())
-    least = least_workers(runtime)
+    least, seconds = least_workers(runtime), runtime.wait_for_nodes_seconds or 0
+
+    def has_room() -> bool:
+        return room_on_nodes(nodes(), cpus, use_gpu=use_gpu) >= least
+
+    if not (seconds and os.environ.get("RAY_ADDRESS")) or has_room():
+        return
     note = (
         f"{stage}: waiting up to {seconds} s for nodes with room for {least} x "
         f"{_in_words(cpus, use_gpu=use_gpu)}, found {listed(nodes())}"
@@ -215,17 +178,11 @@ def wait_for_room(runtime: RuntimeSettings, observe: Observer, stage: str) -> No
     group = placement_group([{"CPU": cpus, **({"GPU": 1} if use_gpu else {})}] * least)
     try:
         # In slices: Ray interrupts a task that it cancels without a signal that would wake it.
-        while time.monotonic() < ends and not _has_room(runtime):
+        while time.monotonic() < ends and not has_room():
             time.sleep(_POLL_SECONDS)
     finally:
         if ray.is_initialized():  # else it has ended with this process's connection
             remove_placement_group(group)
-
-
-def _has_room(runtime: RuntimeSettings) -> bool:
-    up = nodes()
-    room = room_on_nodes(up, runtime.cpus_per_worker or 1, use_gpu=uses_gpu(runtime, up))
-    return room >= least_workers(runtime)
 
 
 def listed(nodes: Sequence[Node]) -> str:

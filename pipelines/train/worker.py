@@ -153,16 +153,20 @@ def train_on_rank(config: dict[str, Assignment]) -> dict[str, Any]:
         checkpoint_activations(model, min(assignment.checkpointed_layers, model.config.num_layers))
         model = model.to(device)
         optimizer = build_optimizer(model, optimization(training))
+        metrics = None
+        if rank == 0 and assignment.run_id is not None and assignment.tracking_uri is not None:
+            metrics = MetricLog(assignment.tracking_uri, assignment.run_id)
+        messages = assignment.messages if rank == 0 else None
+        telemetry = Telemetry(job.stage, training.num_steps, messages, metrics)
         state = TrainState(
             model=model,
             optimizer=optimizer,
-            telemetry=_telemetry(assignment, training, is_speaker=rank == 0),
+            telemetry=telemetry,
             checkpoints=Checkpoints(assignment.checkpoints),
             is_writer=rank == 0,
             first_of_node=rank - node.get_local_rank(),  # Ray numbers them node by node
             best=None if training.patience is None else Best(training.patience),
         )
-        telemetry = state.telemetry
         with closing(telemetry):  # also after an error: what led there is reported
             position = restore(state, training.settings.seed)
             if position.step:
@@ -176,13 +180,11 @@ def train_on_rank(config: dict[str, Assignment]) -> dict[str, Any]:
                 job=job,
                 training=training,
                 state=state,
-                stop=assignment.messages.stop_wish.remote() if rank == 0 else None,
+                stop=messages.stop_wish.remote() if messages is not None else None,
                 started=started,
             )
             position, is_last = loop.train_from(position)
-            result: dict[str, Any] = {
-                "checkpoint": save_at_end(state, position, is_last=is_last),
-            }
+            result: dict[str, Any] = {"checkpoint": save_at_end(state, position, is_last=is_last)}
             if is_last:
                 with optimizer.averaged():
                     if state.best is not None:
@@ -218,16 +220,6 @@ def optimization(training: Training) -> OptimizationConfig:
     )
 
 
-def _telemetry(assignment: Assignment, training: Training, *, is_speaker: bool) -> Telemetry:
-    stage, num_steps = assignment.job.stage, training.num_steps
-    if not is_speaker:
-        return Telemetry(stage, num_steps)
-    metrics = None
-    if assignment.run_id is not None and assignment.tracking_uri is not None:
-        metrics = MetricLog(assignment.tracking_uri, assignment.run_id)
-    return Telemetry(stage, num_steps, assignment.messages, metrics)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingLoop:
     """Takes the steps of `training` until the last one or a stop. All ranks call its methods."""
@@ -250,7 +242,11 @@ class TrainingLoop:
                     position = self._take_timed_steps(position, training.budget_seconds)
                     if not telemetry.num_steps:  # stopped before
                         return position, False
-                self._set_num_steps(telemetry.num_steps)
+                training.set_num_steps(telemetry.num_steps)
+                optimizer, whole = self.state.optimizer, optimization(training)
+                optimizer.config = replace(
+                    optimizer.config, num_steps=whole.num_steps, warmup_steps=whole.warmup_steps
+                )
             return self._take_steps(position, training.num_steps)
         except SkippedStepsError as error:
             telemetry.skip(self.state.optimizer.guard.new_skipped())
@@ -297,7 +293,8 @@ class TrainingLoop:
                     telemetry.log_speed(done, float(num_tokens))
                 if is_evaluation:
                     self._evaluate(done)
-                    is_last = is_last or self._is_patience_over()
+                    best = state.best  # the same on all ranks
+                    is_last = is_last or (best is not None and best.is_over(telemetry.history))
                 telemetry.show(done)
                 position = replace(position, step=done)
                 if is_due and not is_last:
@@ -318,11 +315,6 @@ class TrainingLoop:
             telemetry.log(step, self.training.evaluate(state.model))
             if state.best is not None:
                 state.best.consider(state.model, telemetry.history)
-
-    def _is_patience_over(self) -> bool:
-        """Whether the held-out losses no longer fall; same on all ranks."""
-        best = self.state.best
-        return best is not None and best.is_over(self.state.telemetry.history)
 
     def _figures(self, report: StepReport) -> dict[str, float]:
         losses = {f"train/{name}_loss": float(value) for name, value in report.losses.items()}
@@ -373,17 +365,12 @@ class TrainingLoop:
         telemetry.num_steps = training.steps_within_budget(
             broadcast(timing, state.device), position.step
         )
-        telemetry.note(
-            f"{budget / 60:g} minutes: {telemetry.num_steps:,} steps of {step_seconds:.3g} s, and "
-            "evaluations"
+        telemetry.show(
+            position.step,
+            f"{self.job.stage}: {budget / 60:g} minutes: {telemetry.num_steps:,} steps of "
+            f"{step_seconds:.3g} s, and evaluations",
         )
         return position
-
-    def _set_num_steps(self, num_steps: int) -> None:
-        self.training.set_num_steps(num_steps)
-        optimizer = self.state.optimizer
-        warmup_steps = round(num_steps * self.training.settings.warmup_fraction)
-        optimizer.config = replace(optimizer.config, num_steps=num_steps, warmup_steps=warmup_steps)
 
 
 @contextmanager

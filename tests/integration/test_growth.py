@@ -93,7 +93,7 @@ def test_without_a_wait_a_training_is_refused_and_no_node_comes(
     cluster: Raylets, small_examples: Artifact, small_vocabulary: Artifact, tmp_path: Path
 ) -> None:
     job = training(small_examples, small_vocabulary, tmp_path, 0)
-    with pytest.raises(RuntimeError, match=r"add a node, or raise runtime\.wait_for_nod"):
+    with pytest.raises(RuntimeError, match=r"add nodes, raise runtime\.wait_for_nod"):
         Outcome.of(job.start(**cluster.driver_env))
     assert found(cluster)[0] == "0"
 

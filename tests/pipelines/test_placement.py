@@ -1,18 +1,14 @@
 """Where a training run computes, and what an autoscaler is asked for; refusals are one sentence."""
 
-import threading
 import time
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import ray
 import torch
 from ray.util import placement_group_table
 
 from bert_core.backends.context import compute_dtype
-from pipelines.cluster import local_cpus
 from pipelines.errors import UserError
 from pipelines.settings import RuntimeSettings
 from pipelines.stage import Progress, StageContext
@@ -123,7 +119,6 @@ def no_cluster(monkeypatch):
 
 @pytest.fixture
 def cluster(local_ray, monkeypatch) -> None:
-    monkeypatch.setattr(placement, "_ANSWER_SECONDS", 240.0)  # it imports torch, when it can
     monkeypatch.setenv("RAY_ADDRESS", "the one that this process is connected to")
 
 
@@ -143,37 +138,23 @@ def test_auto_names_the_same_artifact_as_what_this_machine_computes_in(no_cluste
     assert other.named_in({"precision": "auto", "seed": 1}) != named
 
 
-def test_a_cluster_is_asked_through_one_of_its_nodes(cluster, monkeypatch, tmp_path):
-    # What the driver itself would say must not matter; the task imports the module anew.
-    monkeypatch.setattr(placement.torch, "__version__", "0.0.driver")
-    answer = resolved("bf16", tmp_path)
-    assert (answer.device, answer.precision) == ("cpu", "bf16")
-    assert answer.torch != "0.0.driver"
-
-
-@pytest.fixture
-def busy_cluster(cluster) -> Iterator[None]:
-    """A cluster whose every CPU is somebody else's."""
-
-    class Neighbour:
-        def is_here(self) -> bool:
-            return True
-
-    neighbours = [ray.remote(num_cpus=1)(Neighbour).remote() for _ in range(local_cpus())]
-    assert all(ray.get([neighbour.is_here.remote() for neighbour in neighbours]))
-    yield
-    for neighbour in neighbours:
-        ray.kill(neighbour)
-
-
-def test_a_cluster_without_a_free_cpu_answers_all_the_same(busy_cluster, tmp_path):
-    answers: list[Arithmetic] = []
-    asking = threading.Thread(
-        target=lambda: answers.append(resolved("float32", tmp_path)), daemon=True
-    )
-    asking.start()
-    asking.join(240)
-    assert [each.precision for each in answers] == ["float32"]
+@pytest.mark.parametrize(
+    ("device", "gpus", "wait", "expected"),
+    [
+        ("auto", 0, 0, ("cpu", None)), ("auto", 8, 0, ("cuda", "bf16")),
+        ("cpu", 8, 0, ("cpu", None)), ("gpu", 0, 900, ("cuda", "bf16")),
+    ],
+)  # fmt: skip
+def test_the_nodes_of_a_cluster_have_the_gpus(monkeypatch, tmp_path, device, gpus, wait, expected):
+    monkeypatch.setenv("RAY_ADDRESS", "far away")
+    monkeypatch.setattr(placement, "connect", lambda: None)
+    monkeypatch.setattr(placement, "nodes", lambda: [{"CPU": 8.0, "GPU": float(gpus)}])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    own = "bf16" if compute_dtype("auto", "cpu") == torch.bfloat16 else "float32"
+    answer = resolved("auto", tmp_path, device=device, wait_for_nodes_seconds=wait)
+    assert (answer.device, answer.precision) == (expected[0], expected[1] or own)
+    plain = resolved("float32", tmp_path, device=device, wait_for_nodes_seconds=wait)
+    assert (plain.device, plain.precision) == (expected[0], "float32")
 
 
 @pytest.mark.parametrize(("torch_sees", "ray_counts"), [(False, 1.0), (True, 0.0)])
@@ -193,9 +174,7 @@ def test_what_names_the_artifact_is_what_trains_where_ray_and_torch_disagree(
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_a_gpu_that_is_asked_for_and_not_there_is_refused(no_cluster, tmp_path):
-    with pytest.raises(
-        UserError, match=r"^runtime.device=gpu needs a GPU, and this machine has none"
-    ):
+    with pytest.raises(UserError, match=r"^runtime.device=gpu needs a GPU, and there is none; set"):
         resolved("auto", tmp_path, device="gpu")
 
 
