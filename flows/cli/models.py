@@ -297,8 +297,6 @@ def _description(artifact: "Artifact") -> str:
     )
     if statistics.get("causal"):
         lines.append(CAUSAL)
-    if statistics["left_behind"]:
-        lines.append(f"its head, {statistics['left_behind']}, is not supported and was left out")
     if embedding:
         length = "of length 1" if embedding["normalize"] else "of any length"
         most = embedding["max_tokens"]

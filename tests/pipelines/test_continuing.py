@@ -25,7 +25,7 @@ from pipelines.stages.pretraining.stage import build_encoder
 from pipelines.stages.vocabulary.settings import VocabularySettings
 from pipelines.stages.vocabulary.stage import build_vocabulary, load_tokenizer
 from pipelines.store import ArtifactStore
-from pipelines.train.imported import existing_encoder
+from pipelines.train.imported import existing_encoder, import_folder
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ def published(path, model, tokenizer, architecture, **more) -> Path:
     return path
 
 
-def test_of_a_model_for_another_task_the_encoder_is_taken(
+def test_of_a_model_with_an_unknown_head_the_encoder_is_taken_where_that_is_said(
     source, small_vocabulary, small_context, tmp_path
 ):
     bare = build_model("encoder", source.config)
@@ -110,7 +110,9 @@ def test_of_a_model_for_another_task_the_encoder_is_taken(
     crf = {"crf.transitions": torch.ones(3, 3)}
     tokenizer = load_tokenizer(small_vocabulary)
     folder = published(tmp_path / "model", bare, tokenizer, "BertCrfForNer", **crf)
-    encoder = existing_encoder(str(folder), small_context)
+    with pytest.raises(UserError, match=r"unexpected: crf\.transitions; name the head to keep"):
+        existing_encoder(str(folder), small_context)
+    encoder = import_folder(folder, small_context, source="theirs", head="encoder")
     assert encoder.statistics["head"] == "encoder"
     kept = load_model(encoder.local_folder()).state_dict()
     assert torch.equal(kept["encoder.embeddings.token"], source.encoder.embeddings.token)
