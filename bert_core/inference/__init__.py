@@ -3,7 +3,7 @@
 Everything here computes on the model's device, without dropout, in float32 unless a `precision` is
 given: equal weights and texts give equal results in any process on the same machine. Results come
 in the order of the texts. A text longer than the model can read loses its end, and the result says
-how many did. Batches hold what suits the device; where one does not fit its memory, it is halved.
+how many did.
 """
 
 from bert_core.inference.answers import (
@@ -20,12 +20,15 @@ from bert_core.inference.answers import (
     rate,
     tag,
 )
-from bert_core.inference.embedding import (
+from bert_core.inference.pretrained import (
     AttentionMaps,
+    Candidate,
     Embedded,
     attention_maps,
+    complete,
     cosine_similarity,
     embed,
+    fill_mask,
     nearest,
+    next_sentence_probability,
 )
-from bert_core.inference.tokens import Candidate, complete, fill_mask, next_sentence_probability

@@ -17,19 +17,16 @@ from bert_core.backends.context import Precision
 from bert_core.inference.texts import (
     EncodedTexts,
     Text,
-    check_texts,
-    encode_texts,
-    parts_of,
-    run_batches,
-    with_head,
-    with_marks,
-)
-from bert_core.inference.windows import (
     Window,
     WordWindow,
+    check_texts,
+    encode_texts,
     longest_question,
     question_windows,
+    run_batches,
     text_windows,
+    with_head,
+    with_marks,
     word_windows,
 )
 from bert_core.model.catalogue import (
@@ -44,14 +41,14 @@ from bert_core.model.catalogue import (
 from bert_core.model.task_models import class_names
 from bert_core.vocabulary import WordPieceTokenizer
 
-_CHUNK: Final = re.compile(r"\S+")
-_OPENING: Final = frozenset("([{<\"'`“‘„«‹¿¡")
-_CLOSING: Final = frozenset(")]}>\"'`”’»›.,;:!?…")
+_OPENING: Final = "([{<\"'`“‘„«‹¿¡"
+_CLOSING: Final = ")]}>\"'`”’»›.,;:!?…"
 # Those that BERT's own tokenizer sets apart (tokenization.py, _is_chinese_char).
-_IDEOGRAPHS: Final = (
-    (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F),
-    (0x2B740, 0x2B81F), (0x2B820, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F),
-)  # fmt: skip
+_IDEOGRAPH: Final = (
+    "[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002ceaf"
+    "\U0002f800-\U0002fa1f]"
+)
+_PART: Final = re.compile(rf"{_IDEOGRAPH}|(?:(?!{_IDEOGRAPH}).)+", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -152,16 +149,14 @@ def _probabilities(
 
     In float64, so that the sums do not depend on the order of the batches.
     """
-    max_tokens, num_truncated = model.config.max_position_embeddings, 0
-    means = torch.zeros(len(texts), model.num_labels, dtype=torch.float64)
-    for first, part in parts_of(texts):
-        windows = text_windows(tokenizer, part, max_tokens, reads_windows=model.reads_windows)
-        num_truncated += windows.encoded.num_truncated
-        owners = first + torch.from_numpy(windows.texts)
-        for members, _, logits in run_batches(model, windows.encoded, model, precision):
-            means.index_add_(0, owners[members], probable(logits).double())
-        means[first : first + len(part)] /= torch.from_numpy(windows.num_windows)[:, None]
-    return means, num_truncated
+    max_tokens = model.config.max_position_embeddings
+    windows = text_windows(tokenizer, texts, max_tokens, reads_windows=model.reads_windows)
+    owners = torch.from_numpy(windows.texts)
+    sums = torch.zeros(len(texts), model.num_labels, dtype=torch.float64)
+    for members, _, logits in run_batches(model, windows.encoded, model, precision):
+        sums.index_add_(0, owners[members], probable(logits).double())
+    means = sums / torch.from_numpy(windows.num_windows)[:, None]
+    return means, windows.encoded.num_truncated
 
 
 def rate(
@@ -207,13 +202,11 @@ def _numbers(
     precision: Precision,
 ) -> tuple[Tensor, int]:
     """[N] the head's number for each text, and how many texts were cut."""
-    values, num_truncated = torch.empty(len(texts)), 0
-    for first, part in parts_of(texts):
-        encoded = encode_texts(tokenizer, part, model.config.max_position_embeddings)
-        num_truncated += encoded.num_truncated
-        for members, _, found in run_batches(model, encoded, model, precision):
-            values[first + members] = found
-    return values, num_truncated
+    encoded = encode_texts(tokenizer, texts, model.config.max_position_embeddings)
+    numbers = torch.empty(len(texts))
+    for members, _, values in run_batches(model, encoded, model, precision):
+        numbers[members] = values
+    return numbers, encoded.num_truncated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,14 +316,14 @@ def tag(
     if not all(isinstance(word, str) for words in lists for word in words):
         raise ValueError("words that are tagged must be texts, got a list with something else")
     words = [
-        _given_words(tokenizer, text) if isinstance(text, list) else list(_words(tokenizer, text))
+        _given_words(tokenizer, text) if isinstance(text, list) else _words(tokenizer, text)
         for text in texts
     ]
     max_tokens = model.config.max_position_embeddings
     windows = [
         (index, window)
-        for index, found in enumerate(words)
-        for window in word_windows(tokenizer, [word.tokens for word in found], max_tokens)
+        for index, each in enumerate(words)
+        for window in word_windows(tokenizer, [word.tokens for word in each], max_tokens)
     ]
     names = class_names(model)
     tagged: list[dict[int, TaggedWord]] = [{} for _ in texts]
@@ -349,7 +342,7 @@ def tag(
                     label=names[best.indices[place]],
                     probability=float(best.values[place]),
                 )
-    return [[found[number] for number in sorted(found)] for found in tagged]
+    return [[each[number] for number in sorted(each)] for each in tagged]
 
 
 def sequences_of(windows: Sequence[WordWindow]) -> EncodedTexts:
@@ -360,53 +353,38 @@ def sequences_of(windows: Sequence[WordWindow]) -> EncodedTexts:
     )
 
 
-def _words(tokenizer: WordPieceTokenizer, text: str) -> Iterator[_Word]:
+def _words(tokenizer: WordPieceTokenizer, text: str) -> list[_Word]:
+    """The words of a text that have tokens."""
     ids, spans = tokenizer.encode_with_offsets(text)
-    numbers = _word_numbers(text)
-    starts = [
-        index
-        for index, (begin, _) in enumerate(spans)
-        if index == 0 or numbers[begin] != numbers[spans[index - 1][0]]
-    ]
-    for first, following in zip(starts, [*starts[1:], len(ids)], strict=True):
-        begin, end = spans[first][0], with_marks(text, spans[following - 1][1])
-        yield _Word(text[begin:end], begin, end, ids[first:following])
+    words, token = [], 0
+    for begin, end in _word_spans(text):
+        first = token
+        while token < len(ids) and spans[token][0] < end:
+            token += 1
+        if token > first:
+            words.append(_Word(text[begin:end], begin, end, ids[first:token]))
+    return words
+
+
+def _word_spans(text: str) -> Iterator[tuple[int, int]]:
+    """Where each word begins and ends: marks at the ends of a chunk are words by themselves."""
+    for chunk in re.finditer(r"\S+", text):
+        inner = chunk.group().lstrip(_OPENING)
+        first = chunk.end() - len(inner)
+        inner = inner.rstrip(_CLOSING)
+        last = first + len(inner)
+        if text[last : last + 1] == "." and "." in inner:
+            last += 1  # of an abbreviation, such as U.S.
+        yield from ((place, place + 1) for place in range(chunk.start(), first))
+        for part in _PART.finditer(text, first, last):
+            yield part.span()
+        yield from ((place, place + 1) for place in range(last, chunk.end()))
 
 
 def _given_words(tokenizer: WordPieceTokenizer, words: list[str]) -> list[_Word]:
     """Each as in training: a word without tokens is [UNK]."""
-    found, begin = [], 0
+    placed, begin = [], 0
     for word, ids in zip(words, tokenizer.encode_batch(words), strict=True):
-        found.append(_Word(word, begin, begin + len(word), ids or [tokenizer.unk_id]))
+        placed.append(_Word(word, begin, begin + len(word), ids or [tokenizer.unk_id]))
         begin += len(word) + 1
-    return found
-
-
-def _word_numbers(text: str) -> list[int]:
-    """For each character the number of the word that it belongs to."""
-    numbers, number = [0] * len(text), 0
-    for chunk in _CHUNK.finditer(text):
-        first, last = _inner(chunk.group())
-        for place, character in enumerate(chunk.group()):
-            is_joined = first < place < last and not _is_alone(character)
-            is_joined = is_joined and not _is_alone(chunk.group()[place - 1])
-            number += not is_joined
-            numbers[chunk.start() + place] = number
-    return numbers
-
-
-def _inner(chunk: str) -> tuple[int, int]:
-    """Where the word in a chunk begins and ends, without the marks around it."""
-    first, last = 0, len(chunk)
-    while first < last and chunk[first] in _OPENING:
-        first += 1
-    while last > first and chunk[last - 1] in _CLOSING:
-        last -= 1
-    if chunk[last : last + 1] == "." and "." in chunk[first:last]:
-        last += 1  # of an abbreviation, such as U.S.
-    return first, last
-
-
-def _is_alone(character: str) -> bool:
-    """Whether it is always a word by itself, as Chinese characters are."""
-    return any(first <= ord(character) <= last for first, last in _IDEOGRAPHS)
+    return placed

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bert_core.backends.context import Precision
 from bert_core.inference.answers import answer, assign_labels, choose, classify, rate, tag
-from bert_core.inference.embedding import embed
+from bert_core.inference.pretrained import embed
 from bert_core.inference.texts import EncodedTexts, Text, encode_texts, run_batches
 from bert_core.model.catalogue import Model, MultipleChoice, described
 from bert_core.model.rows import Row, RowModel

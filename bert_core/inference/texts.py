@@ -1,17 +1,17 @@
-"""From texts to ragged batches: special tokens, truncation, and batches of similar lengths."""
+"""From texts to ragged batches: special tokens, truncation, windows, batches of similar lengths."""
 
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bert_core.backends.context import Precision, compute_dtype
+from bert_core.backends.context import Precision
 from bert_core.batch import RaggedBatch
 from bert_core.model.catalogue import Model
 from bert_core.vocabulary import WordPieceTokenizer
@@ -22,8 +22,8 @@ Text = str | tuple[str, str]  # a text, or a pair of texts
 
 # The fastest on a CPU: with four times as many it took a quarter longer.
 BATCH_TOKENS = 2048
-_GPU_TOKENS = 1 << 16  # more than enough to keep a GPU busy
-_TEXTS_AT_ONCE = 8192  # encoded at a time: tokens need more memory than the text itself
+_GPU_TOKENS: Final = 1 << 14  # enough to keep a GPU busy
+_QUESTION_TOKENS: Final = 64  # or half of what is read, where that is less
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,18 +35,18 @@ class EncodedTexts:
     num_truncated: int
 
     def batches(
-        self, batch_tokens: int, *, first: int = 0, is_padded: bool = False
+        self, batch_tokens: int, *, is_padded: bool = False
     ) -> Iterator[tuple[NDArray[np.int64], RaggedBatch]]:
         """Batches of at most `batch_tokens` tokens, and which texts each holds.
 
         With `is_padded` every text counts as long as the longest of its batch: then memory for the
         B * S^2 pairs of tokens stays below `batch_tokens` times the longest. Longest first, so that
-        lack of memory shows at once, after skipping the `first` longest. Equal texts make equal
-        batches. A longer text is a batch by itself.
+        lack of memory shows at once. Equal texts make equal batches. A longer text is a batch by
+        itself.
         """
         lengths = np.array([len(sequence) for sequence in self.sequences])
         order = np.argsort(-lengths, kind="stable")
-        begin = first
+        begin = 0
         while begin < order.size:
             if is_padded:
                 fitting = batch_tokens // int(lengths[order[begin]])
@@ -63,17 +63,6 @@ class EncodedTexts:
                 ),
             )
             begin += count
-
-
-def parts_of(texts: Sequence[Text]) -> Iterator[tuple[int, Sequence[Text]]]:
-    """Parts that are encoded at once, each with the index of its first text; no texts: one part.
-
-    Raises ValueError for what is not a list of texts.
-    """
-    if isinstance(texts, str):
-        check_texts(texts)
-    for first in range(0, max(1, len(texts)), _TEXTS_AT_ONCE):
-        yield first, texts[first : first + _TEXTS_AT_ONCE]
 
 
 def encode_texts(
@@ -126,18 +115,15 @@ def with_marks(text: str, end: int) -> int:
 
 def check_texts(texts: Sequence[Text]) -> None:
     """Raise ValueError for what is not a list of texts or pairs of texts."""
-    if isinstance(texts, str):
-        raise ValueError("texts must be a list of texts, got a single one; put it into a list")
+    if isinstance(texts, str) or not len(texts):
+        raise ValueError(f"texts must be a list of at least one text, got {texts!r:.80}")
     for index, text in enumerate(texts):
         parts = (text,) if isinstance(text, str) else text
-        if not isinstance(parts, tuple) or not all(isinstance(part, str) for part in parts):
-            raise ValueError(f"text {index} must be a text or a pair of texts, got {text!r}")
+        is_pair = isinstance(text, tuple) and len(text) == 2
+        if not (isinstance(text, str) or is_pair) or not all(isinstance(p, str) for p in parts):
+            raise ValueError(f"text {index} must be a text or a pair of texts, got {text!r:.80}")
         if any(map(_LONE_SURROGATE.search, parts)):
-            raise ValueError(f"text {index} must be Unicode, got {text!r} with a lone surrogate")
-        if isinstance(text, tuple) and len(text) != 2:
-            raise ValueError(f"text {index} must be a pair, got {len(text)} texts")
-    if not texts:
-        raise ValueError("there must be at least one text, got an empty list")
+            raise ValueError(f"text {index} must be Unicode, got {text!r:.80} with a surrogate")
 
 
 def _shares(num_first: int, num_second: int, budget: int) -> tuple[int, int]:
@@ -163,12 +149,10 @@ class Output(NamedTuple):
     values: Tensor
 
 
-def with_head(model: Model, wanted: type[M]) -> M:
-    """The model, as one with the wanted head; raises ValueError for another one."""
-    if not isinstance(model, wanted):
-        raise ValueError(
-            f"a model with the head {wanted.head_name} is needed, got {model.head_name}"
-        )
+def with_head(model: Model, head: type[M]) -> M:
+    """The model, as one with this head; raises ValueError for another one."""
+    if not isinstance(model, head):
+        raise ValueError(f"a model with the head {head.head_name} is needed, got {model.head_name}")
     return model
 
 
@@ -181,43 +165,208 @@ def run_batches(
 ) -> list[Output]:
     """The results of `compute` for batches on the model's device that together hold all texts.
 
-    A batch holds as many tokens as suit the device, padding included; one that does not fit its
-    memory, and those after it, are halved. Raises ValueError for another precision, and
-    torch.OutOfMemoryError if not even a single text fits.
+    A batch holds as many tokens as suit the device, on a GPU padding included. Raises ValueError
+    for another precision.
     """
-    device, num_texts = model.device, len(encoded.sequences)
-    outputs: list[Output] = []
-    num_done = 0
+    is_gpu = model.device.type == "cuda"
+    batches = encoded.batches(_GPU_TOKENS if is_gpu else BATCH_TOKENS, is_padded=is_gpu)
     with model.inference(precision, sum(map(len, encoded.sequences))):
-        is_gpu = device.type == "cuda"
-        # On a GPU only its kernel for bfloat16 takes sequences of any lengths.
-        is_padded = is_gpu and compute_dtype(precision, device) != torch.bfloat16
-        batch_tokens = _GPU_TOKENS if is_gpu else BATCH_TOKENS
-        while num_done < num_texts:
-            for members, tokens in encoded.batches(
-                batch_tokens, first=num_done, is_padded=is_padded
-            ):
-                values = _computed(compute, tokens, device)
-                if values is None:
-                    batch_tokens = max(1, tokens.num_tokens // 2)
-                    if is_gpu:
-                        torch.cuda.empty_cache()
-                    break
-                outputs.append(Output(torch.from_numpy(members), tokens.lengths, values))
-                num_done += len(members)
-    return outputs
+        return [
+            Output(
+                torch.from_numpy(members),
+                tokens.lengths,
+                compute(tokens.to(model.device)).float().cpu(),
+            )
+            for members, tokens in batches
+        ]
 
 
-def _computed(
-    compute: Callable[[RaggedBatch], Tensor], tokens: RaggedBatch, device: torch.device
-) -> Tensor | None:
-    """The result, or None if several texts did not fit into memory together.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """A part of the context that is read together with the question."""
 
-    It returns before anything is retried: the error keeps alive what filled the memory.
+    first_token: int  # of the context
+    num_tokens: int
+    num_before: int  # tokens of the sequence before the context: [CLS] question [SEP]
+
+
+def longest_question(max_tokens: int) -> int:
+    """Tokens of a question that are read, where a window has `max_tokens`: 64, as published."""
+    return min(_QUESTION_TOKENS, max(1, max_tokens // 2 - 3))
+
+
+def question_windows(
+    tokenizer: WordPieceTokenizer,
+    question_ids: list[int],
+    context_ids: list[int],
+    max_tokens: int,
+    stride: int | None = None,
+) -> tuple[EncodedTexts, list[Window]]:
+    """[CLS] question [SEP] window [SEP] for windows that together cover the context.
+
+    They advance by `stride` tokens, or by half a window: then every span of up to half a window is
+    whole in one of them. Raises ValueError if the question leaves no tokens for a window.
     """
-    try:
-        return compute(tokens.to(device)).float().cpu()
-    except torch.OutOfMemoryError:
-        if tokens.num_sequences == 1:
-            raise
-        return None
+    start = [tokenizer.cls_id, *question_ids, tokenizer.sep_id]
+    window_size = max_tokens - len(start) - 1
+    if window_size < 1:
+        raise ValueError(
+            f"a question must leave some of {max_tokens} tokens for the context, "
+            f"got {len(question_ids)} tokens; ask more briefly"
+        )
+    windows = [
+        Window(
+            first_token=first,
+            num_tokens=min(window_size, len(context_ids) - first),
+            num_before=len(start),
+        )
+        for first in _window_starts(len(context_ids), window_size, _advance(stride, window_size))
+    ]
+    sequences = [
+        [*start, *context_ids[w.first_token : w.first_token + w.num_tokens], tokenizer.sep_id]
+        for w in windows
+    ]
+    starts = [len(start)] * len(windows)
+    return EncodedTexts(sequences=sequences, segment_b_start=starts, num_truncated=0), windows
+
+
+class TextWindows(NamedTuple):
+    """Sequences of texts, one or more each."""
+
+    encoded: EncodedTexts
+    texts: NDArray[np.int64]  # for each sequence, which text it is of
+    num_windows: NDArray[np.int64]  # for each text, how many sequences it has
+
+
+def text_windows(
+    tokenizer: WordPieceTokenizer,
+    texts: Sequence[Text],
+    max_tokens: int,
+    stride: int | None = None,
+    *,
+    reads_windows: bool = True,
+) -> TextWindows:
+    """Texts and pairs as sequences of at most `max_tokens` tokens with the special ones.
+
+    Longer texts are read in windows that advance by `stride` tokens, or by half a window. Of a pair
+    the longer text is; the other one is in each window, cut to half of the tokens. Without
+    `reads_windows` there is one cut sequence each. Raises ValueError if `max_tokens` holds only the
+    special tokens, and for what is not a list of texts.
+    """
+    whole = encode_texts(tokenizer, texts, max_tokens)
+    alone = np.ones(len(texts), np.int64)
+    if not reads_windows or not whole.num_truncated:
+        return TextWindows(whole, np.arange(len(texts)), alone)
+    sequences: list[list[int]] = []
+    starts: list[int] = []
+    owners: list[int] = []
+    num_truncated = 0
+    for index, text in enumerate(texts):
+        parts = tokenizer.encode_batch([text] if isinstance(text, str) else list(text))
+        room = max_tokens - 1 - len(parts)
+        if sum(map(len, parts)) <= room:
+            found = [(whole.sequences[index], whole.segment_b_start[index])]
+        else:
+            longer = max(range(len(parts)), key=lambda place: len(parts[place]))
+            for place, part in enumerate(parts):
+                if place != longer and len(part) > room // 2:
+                    num_truncated += 1
+                    parts[place] = part[: room // 2]
+            size = room - sum(len(part) for place, part in enumerate(parts) if place != longer)
+            found = []
+            for first in _window_starts(len(parts[longer]), size, _advance(stride, size)):
+                shown = [
+                    part[first : first + size] if place == longer else part
+                    for place, part in enumerate(parts)
+                ]
+                found.append(joined(tokenizer, *shown))
+        sequences += [sequence for sequence, _ in found]
+        starts += [start for _, start in found]
+        owners += [index] * len(found)
+    encoded = EncodedTexts(sequences=sequences, segment_b_start=starts, num_truncated=num_truncated)
+    counts = np.bincount(owners, minlength=len(texts))
+    return TextWindows(encoded, np.array(owners, np.int64), counts)
+
+
+class WordWindow(NamedTuple):
+    """A run of whole words between [CLS] and [SEP], and which of them get their label here."""
+
+    sequence: list[int]
+    words: list[int]  # indices of these words
+    places: list[int]  # where in the sequence each has its first token
+
+
+def word_windows(
+    tokenizer: WordPieceTokenizer,
+    tokens: Sequence[list[int]],
+    max_tokens: int,
+    stride: int | None = None,
+) -> list[WordWindow]:
+    """Windows of at most `max_tokens` tokens over whole words.
+
+    They advance by about `stride` tokens, or by half a window. `tokens` holds the ids of each word,
+    at least one. Every word gets its label in one window: the one with most context on the word's
+    shorter side. A word longer than a window is cut. Raises ValueError if `max_tokens` holds only
+    the special tokens.
+    """
+    room = max_tokens - 2
+    if room < 1:
+        raise ValueError(f"max_tokens must allow for a token of the text, got {max_tokens}")
+    sizes = [min(len(word), room) for word in tokens]
+    runs = list(_word_runs(sizes, room, _advance(stride, room)))
+    shown = (
+        [token for word in tokens[first:last] for token in word[:room]] for first, last in runs
+    )
+    windows = [WordWindow(joined(tokenizer, ids)[0], [], []) for ids in shown]
+    best: dict[int, tuple[int, int, int]] = {}  # of a word: tokens to the nearer side, run, place
+    for run, (first, last) in enumerate(runs):
+        before, total = 0, sum(sizes[first:last])
+        for word in range(first, last):
+            # The ends of the text hide nothing.
+            left = before if first else room
+            right = total - before - sizes[word] if last < len(sizes) else room
+            seen = min(left, right)
+            if word not in best or seen > best[word][0]:
+                best[word] = (seen, run, before + 1)
+            before += sizes[word]
+    for word in sorted(best):
+        _, run, place = best[word]
+        windows[run].words.append(word)
+        windows[run].places.append(place)
+    # A long word can cut a window short, whose words then all have more context in the one before.
+    return [window for window in windows if window.words]
+
+
+def _advance(stride: int | None, window_size: int) -> int:
+    if stride is None:
+        return max(1, window_size // 2)
+    if stride < 1:
+        raise ValueError(f"stride must be at least 1, got {stride}")
+    return min(stride, window_size)
+
+
+def _word_runs(sizes: Sequence[int], room: int, stride: int) -> Iterator[tuple[int, int]]:
+    """First word and the one after the last of each window."""
+    first = 0
+    while True:
+        last, total = first, 0
+        while last < len(sizes) and total + sizes[last] <= room:
+            total += sizes[last]
+            last += 1
+        yield first, last
+        if last >= len(sizes):
+            return
+        passed = 0
+        following = first
+        while following < last and passed < stride:
+            passed += sizes[following]
+            following += 1
+        first = following
+
+
+def _window_starts(num_tokens: int, window_size: int, stride: int) -> Iterator[int]:
+    first = 0
+    yield first
+    while first + window_size < num_tokens:
+        first += stride
+        yield first

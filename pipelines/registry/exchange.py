@@ -9,7 +9,7 @@ import yaml
 
 from bert_core.files import publish
 from bert_core.hugging_face import export_model, reads_mean
-from bert_core.inference.probing import PROBES
+from bert_core.inference.pretrained import PROBES
 from bert_core.inference.texts import BATCH_TOKENS, encode_texts
 from bert_core.model.catalogue import Model, count_parameters, described
 from bert_core.onnx import MODEL_FILE, OnnxModel, encoder_alone, write_onnx_folder

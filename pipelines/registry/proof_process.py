@@ -132,7 +132,7 @@ def _of_encoder(served: Any, examples: Any, request: dict[str, Any]) -> tuple[fl
 
 def _response(served: Any, imported: Any, request: dict[str, Any]) -> tuple[float, list[Any]]:
     """The outputs of an imported model for texts: it has no other figures."""
-    from bert_core.inference.probing import probe
+    from bert_core.inference.pretrained import probe
 
     texts = json.loads(imported.local("probe.json").read_text(encoding="utf-8"))["texts"]
     response, count = probe(served.model, served.tokenizer, texts)

@@ -9,9 +9,12 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from bert_core.batch import Batch, LabelledBatch, RaggedBatch
-from bert_core.inference.texts import BATCH_TOKENS, EncodedTexts, Text, encode_texts
-from bert_core.inference.windows import (
+from bert_core.inference.texts import (
+    BATCH_TOKENS,
+    EncodedTexts,
+    Text,
     TextWindows,
+    encode_texts,
     text_windows,
 )
 from bert_core.model.catalogue import Model, MultiLabelClassifier, SequenceClassifier

@@ -17,8 +17,13 @@ import pyarrow as pa
 import torch
 
 from bert_core.inference.answers import best_span, inside
-from bert_core.inference.texts import EncodedTexts, with_marks
-from bert_core.inference.windows import Window, longest_question, question_windows
+from bert_core.inference.texts import (
+    EncodedTexts,
+    Window,
+    longest_question,
+    question_windows,
+    with_marks,
+)
 from bert_core.model.catalogue import Model, SpanPredictor
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.errors import UserError

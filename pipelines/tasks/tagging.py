@@ -17,7 +17,7 @@ import torch
 
 from bert_core.batch import IGNORED_LABEL
 from bert_core.inference.answers import sequences_of
-from bert_core.inference.windows import WordWindow, word_windows
+from bert_core.inference.texts import WordWindow, word_windows
 from bert_core.model.catalogue import Model, TokenClassifier
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.errors import UserError

@@ -9,7 +9,7 @@ from typing import Any, Final
 from bert_core.config import EncoderConfig
 from bert_core.files import read_json
 from bert_core.hugging_face import READING_VERSION, import_model, model_folder
-from bert_core.inference.probing import PROBES, probe
+from bert_core.inference.pretrained import PROBES, probe
 from bert_core.model.catalogue import Model, count_parameters
 from bert_core.model.rows import CODE_FILE
 from bert_core.training.state import load_model, read_config, save_model

@@ -6,7 +6,7 @@ import torch
 from bert_core.batch import RaggedBatch
 from bert_core.inference import answer, complete, tag
 from bert_core.inference.answers import best_span
-from bert_core.inference.windows import longest_question
+from bert_core.inference.texts import longest_question
 from bert_core.vocabulary import WordPieceTokenizer
 from tests.bert_core.test_inference import LETTERS, new_model, tokenizer
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 import bert_core as bc
-from bert_core.inference import assign_labels, classify
+from bert_core.inference import assign_labels
 from bert_core.inference.tables import answer_table, question_of
-from bert_core.inference.texts import EncodedTexts, encode_texts
+from bert_core.inference.texts import EncodedTexts
 from tests.bert_core.test_inference import TEXTS, alone, new_model
 from tests.bert_core.test_inference import tokenizer as tokenizer
 
@@ -121,49 +121,6 @@ def test_questions_are_answered_on_a_gpu_about_as_on_a_cpu(tokenizer, question, 
     np.testing.assert_allclose(there, here, atol=0.1, rtol=0.1)
 
 
-def limited_to(model, most_tokens):
-    """A model whose device has memory for so many tokens at once; the sizes that were tried."""
-    tried = []
-
-    def allocate(_, arguments):
-        tried.append(arguments[0].num_tokens)
-        if arguments[0].num_tokens > most_tokens:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-
-    model.encoder.register_forward_pre_hook(allocate)
-    return tried
-
-
-def test_a_batch_that_does_not_fit_is_halved_and_nothing_is_lost_or_done_twice(tokenizer):
-    texts = [f"{'a ' * length}b" for length in (3, 30, 9, 50, 1, 14, 22, 5, 40, 2)]
-    model = model_for("sequence_classification")
-    expected = classify(model, tokenizer, texts)
-    tried = limited_to(model, 70)
-    found = classify(model, tokenizer, texts)
-    np.testing.assert_allclose(found.probabilities, expected.probabilities, atol=1e-6)
-    assert tried[0] > 140
-    assert max(tried[3:]) <= 70
-    assert sum(size for size in tried if size <= 70) == tried[0]
-
-
-def test_a_single_text_that_does_not_fit_is_an_error(tokenizer):
-    model = model_for("sequence_classification")
-    limited_to(model, 20)
-    with pytest.raises(torch.OutOfMemoryError, match="out of memory"):
-        classify(model, tokenizer, ["a " * 30, "b"])
-
-
-def test_other_errors_are_not_taken_for_lack_of_memory(tokenizer):
-    model = model_for("sequence_classification")
-
-    def fail(*_):
-        raise RuntimeError("device-side assert")
-
-    model.encoder.register_forward_pre_hook(fail)
-    with pytest.raises(RuntimeError, match="device-side assert"):
-        classify(model, tokenizer, TEXTS)
-
-
 def test_where_texts_are_padded_a_batch_ends_before_its_squares_outgrow_the_budget():
     lengths = [512, *[8] * 500]
     encoded = EncodedTexts(
@@ -192,21 +149,3 @@ def test_labels_above_the_threshold_come_with_the_likeliest_first(tokenizer):
         assign_labels(model, tokenizer, TEXTS, threshold=2)
     with pytest.raises(ValueError, match="got encoder"):
         assign_labels(new_model("encoder"), tokenizer, TEXTS)
-
-
-@pytest.mark.parametrize("name", ["embed", "classify", "assign_labels", "rate"])
-def test_many_texts_are_encoded_part_by_part(name, tokenizer, monkeypatch):
-    head, ask = QUESTIONS[name]
-    model = model_for(head)
-    whole = ask(model, tokenizer)
-    encoded = []
-
-    def noted(tokenizer, texts, max_tokens):
-        encoded.append(len(texts))
-        return encode_texts(tokenizer, texts, max_tokens)
-
-    monkeypatch.setattr("bert_core.inference.texts._TEXTS_AT_ONCE", 2)
-    for module in ("embedding", "answers", "windows"):
-        monkeypatch.setattr(f"bert_core.inference.{module}.encode_texts", noted)
-    np.testing.assert_allclose(ask(model, tokenizer), whole, atol=1e-6)
-    assert sum(encoded) == len(TEXTS) > max(encoded) == 2

@@ -25,7 +25,7 @@ from bert_core.inference import (
     rate,
     tag,
 )
-from bert_core.inference.windows import text_windows
+from bert_core.inference.texts import text_windows
 from bert_core.model.catalogue import build_model
 from bert_core.vocabulary import SPECIAL_TOKENS, WordPieceTokenizer
 from tests.bert_core.batches import small_config

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from bert_core.inference.windows import question_windows, word_windows
+from bert_core.inference.texts import question_windows, word_windows
 
 
 class Ids:

@@ -11,7 +11,7 @@ import torch
 
 from bert_core.config import EmbeddingConfig, EncoderConfig
 from bert_core.hugging_face import export_model, import_model
-from bert_core.inference.embedding import embed
+from bert_core.inference.pretrained import embed
 from bert_core.inference.tables import answer_table
 from bert_core.model.catalogue import EncoderModel
 from bert_core.model.task_models import SCALE, SentenceEncoder
