@@ -40,8 +40,8 @@ def predict(
     file: Annotated[
         Path | None,
         typer.Option(
-            help="Read from here: .txt with a text a line, or a .csv, .tsv, .jsonl, .parquet or "
-            ".arrow table."
+            help="Read from here: .txt with a text a line, or a .csv, .tsv, .jsonl or "
+            ".parquet table."
         ),
     ] = None,
     text_column: Annotated[

@@ -1,4 +1,4 @@
-"""Tables in files: CSV and TSV, JSON lines, Parquet and Arrow, row by row.
+"""Tables in files: CSV and TSV, JSON lines and Parquet, row by row.
 
 One set of rules for labelled data, corpora and batches. Values are as written: `NA`, `null` and
 `01` are texts. Quotes enclose fields, but not between tabs, where they are ordinary characters.
@@ -33,19 +33,17 @@ if TYPE_CHECKING:  # what checks a recipe reads text, mostly
 LONGEST_RECORD_BYTES: Final = 256 * 2**20
 _FORMATS: Final = {
     ".csv": "delimited", ".tsv": "delimited", ".jsonl": "jsonl", ".ndjson": "jsonl",
-    ".parquet": "parquet", ".arrow": "arrow",
+    ".parquet": "parquet",
 }  # fmt: skip
 _ROWS_AT_ONCE: Final = 1024
 _BUFFER_BYTES: Final = 2**20  # without a buffer a row group is read whole
-_PARQUET_MAGIC: Final = b"PAR1"
-_ARROW_FILE_MAGIC: Final = b"ARROW1"
 _LONE_SURROGATES: Final = re.compile("[\ud800-\udfff]")
 
-TableFormat = Literal["delimited", "jsonl", "parquet", "arrow"]
+TableFormat = Literal["delimited", "jsonl", "parquet"]
 
 
 class TableSettings(Settings):
-    """How the text of a table is read; Parquet and Arrow files say it themselves."""
+    """How the text of a table is read; Parquet files say it themselves."""
 
     delimiter: str | None = Field(
         default=None,
@@ -86,7 +84,7 @@ class Table:
     unit: Literal["line", "row"]  # what a row's number counts
     columns: list[str]
     rows: Iterator[Row]
-    schema: "pa.Schema | None" = None  # of Parquet and Arrow
+    schema: "pa.Schema | None" = None  # of Parquet
 
 
 def table_format(path: str, delimiter: str | None = None) -> TableFormat | None:
@@ -117,8 +115,8 @@ def open_table(path: str, settings: TableSettings | None = None) -> Table:
             "one of these compressed, or set `delimiter` for another file of text"
         )
     schema = None
-    if kind in ("parquet", "arrow"):
-        rows: Iterator[Any] = _columnar_rows(path)
+    if kind == "parquet":
+        rows: Iterator[Any] = _parquet_rows(path)
         schema = next(rows)
         columns = list(schema.names)
     else:
@@ -238,41 +236,30 @@ def _whole_file(path: str) -> Iterator[None]:
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and (type(error) is not OSError or error.errno is not None):
             raise  # of the disk or the network: Arrow's own have neither a kind nor a number
-        raise UserError(
-            f"{path} is not a whole Parquet or Arrow file ({error}); fetch it again"
-        ) from error
+        raise UserError(f"{path} is not a whole Parquet file ({error}); fetch it again") from error
 
 
 @contextmanager
-def open_columnar(
+def open_parquet(
     path: str, columns: list[str] | None = None, is_read: Callable[[int], bool] | None = None
 ) -> Iterator[tuple["pa.Schema", Iterator["pa.RecordBatch"]]]:
-    """Schema and batches of a Parquet or Arrow file, whichever its content is.
+    """Schema and batches of a Parquet file.
 
-    Of a Parquet file `columns` and the row groups whose first byte `is_read` accepts, or all.
-    Raises UserError for a file that is neither, or not whole.
+    Of `columns` and the row groups whose first byte `is_read` accepts, or all. Raises UserError for
+    a file that is none, or not whole.
     """
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     with open_binary(path) as stream, _whole_file(path):
-        head = stream.read(SAMPLE_BYTES)
-        check_is_no_pointer(head, path)
+        check_is_no_pointer(stream.read(SAMPLE_BYTES), path)
         stream.seek(0)
-        if head.startswith(_PARQUET_MAGIC):
-            file = pq.ParquetFile(stream, buffer_size=_BUFFER_BYTES)
-            groups = [
-                index
-                for index in range(file.num_row_groups)
-                if is_read is None or is_read(_first_byte(file.metadata.row_group(index)))
-            ]
-            yield file.schema_arrow, file.iter_batches(_ROWS_AT_ONCE, groups, columns)
-        elif head.startswith(_ARROW_FILE_MAGIC):
-            reader: Any = pa.ipc.open_file(stream)
-            yield reader.schema, map(reader.get_batch, range(reader.num_record_batches))
-        else:
-            reader = pa.ipc.open_stream(stream)
-            yield reader.schema, iter(reader)
+        file = pq.ParquetFile(stream, buffer_size=_BUFFER_BYTES)
+        groups = [
+            index
+            for index in range(file.num_row_groups)
+            if is_read is None or is_read(_first_byte(file.metadata.row_group(index)))
+        ]
+        yield file.schema_arrow, file.iter_batches(_ROWS_AT_ONCE, groups, columns)
 
 
 def _first_byte(row_group: Any) -> int:
@@ -295,9 +282,9 @@ def cell_text(value: Any) -> str:
     return (value.decode() if isinstance(value, bytes) else str(value)).strip()
 
 
-def _columnar_rows(path: str) -> Iterator[Any]:
+def _parquet_rows(path: str) -> Iterator[Any]:
     """The schema first."""
-    with open_columnar(path) as (schema, batches):
+    with open_parquet(path) as (schema, batches):
         yield schema
         number = 0
         for batch in batches:

@@ -50,7 +50,7 @@ class BatchSettings(TableSettings):
     )
     files: tuple[Uri, ...] = Field(
         default=(),
-        description="Files with a text a line (.txt), or .csv, .tsv, .jsonl, .parquet or .arrow "
+        description="Files with a text a line (.txt), or .csv, .tsv, .jsonl or .parquet "
         "tables: paths, globs, folders or URLs such as s3://bucket/texts/*.parquet.",
     )
     text_column: str | None = Field(

@@ -234,10 +234,10 @@ def asked_of_body(body: bytes, question: Question) -> Table:
     _RefusedError for too many rows.
     """
     try:
-        given = without_lone_surrogates(json.loads(body))
+        table = without_lone_surrogates(json.loads(body))
     except (ValueError, RecursionError):
         raise UserError(f"{_FORMATS}; found {body[:40]!r}") from None
-    columns = _columns(given)
+    columns = _columns(table)
     num_rows = len(next(iter(columns.values()), []))
     if num_rows > MOST_ROWS:
         raise _RefusedError(
@@ -258,8 +258,8 @@ def asked_of_body(body: bytes, question: Question) -> Table:
     return asked
 
 
-def _columns(given: Any) -> Table:
-    match given:
+def _columns(table: Any) -> Table:
+    match table:
         case {"dataframe_records": [_, *_] as rows} if all(isinstance(row, dict) for row in rows):
             names = dict.fromkeys(name for row in rows for name in row)
             return {name: [row.get(name) for row in rows] for name in names}
@@ -267,7 +267,7 @@ def _columns(given: Any) -> Table:
             isinstance(row, list) and len(row) == len(names) for row in rows
         ) and _is_texts(names):
             return {name: [row[place] for row in rows] for place, name in enumerate(names)}
-    raise UserError(f"{_FORMATS}, with at least one row; found {json.dumps(given):.80}")
+    raise UserError(f"{_FORMATS}, with at least one row; found {json.dumps(table):.80}")
 
 
 def _is_texts(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Tables of questions and answers in files: lines of text, CSV, TSV, JSONL, Parquet and Arrow."""
+"""Tables of questions and answers in files: lines of text, CSV, TSV, JSONL and Parquet."""
 
 import csv
 import json
@@ -36,13 +36,13 @@ def format_of(path: str, settings: TableSettings | None = None) -> str:
 
     Raises UserError for a name that says neither.
     """
-    found = table_format(path, settings.delimiter if settings else None)
-    if found is None and format_suffix(path) not in (".txt", ""):
+    kind = table_format(path, settings.delimiter if settings else None)
+    if kind is None and format_suffix(path) not in (".txt", ""):
         raise UserError(
             f"{path} is not read by its name; questions are .txt with a text a line, .csv, .tsv, "
-            ".jsonl, .parquet or .arrow"
+            ".jsonl or .parquet"
         )
-    return found or "texts"
+    return kind or "texts"
 
 
 def read_table(path: str, settings: TableSettings | None = None) -> FileTable:

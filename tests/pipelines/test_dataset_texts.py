@@ -50,15 +50,6 @@ def test_both_splits_hold_every_text_once(tmp_path: Path, context: StageContext)
     assert dataset.statistics["baseline/accuracy"] == pytest.approx(share)
 
 
-def test_equal_texts_never_stand_on_both_sides(tmp_path: Path, context: StageContext) -> None:
-    dataset = build_dataset(_write(tmp_path / "a.tsv", _rows(100) * 3), None, context)
-    train, heldout = (
-        {item["text"] for item in read_items(dataset, split).rows} for split in ("train", "heldout")
-    )
-    assert not train & heldout
-    assert dataset.statistics["heldout_also_in_train"] == 0
-
-
 def test_the_same_bytes_elsewhere_are_the_same_task(tmp_path: Path, context: StageContext) -> None:
     first = build_dataset(_write(tmp_path / "a.tsv", _rows()), None, context)
     second = build_dataset(_write(tmp_path / "b.tsv", _rows()), None, context)

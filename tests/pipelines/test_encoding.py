@@ -1,6 +1,5 @@
 """The word cache gives the tokenizer's own ids."""
 
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +34,7 @@ def encoded_one_by_one(tokenizer: WordPieceTokenizer, sentences: list[str]):
 def test_ids_equal_the_tokenizers_on_any_clean_text(lowercase, data):
     tokenizer = TOKENIZERS[lowercase]
     raw = data.draw(st.lists(st.text(), max_size=5))
-    sentences = [line for text in raw for line in mend(text, Counter()).split("\n") if line]
+    sentences = [line for text in raw for line in mend(text).split("\n") if line]
     ids, lengths = SentenceEncoder(tokenizer).encode(pa.array(sentences, pa.string()))
     assert (ids.tolist(), lengths.tolist()) == encoded_one_by_one(tokenizer, sentences)
 
@@ -49,7 +48,7 @@ def test_ids_equal_the_tokenizers_on_real_text_of_13_languages(name, lowercase):
     tokenizer = WordPieceTokenizer(tokens, Normalization(lowercase=lowercase))
     encoder = SentenceEncoder(tokenizer)
     for path in sorted((DATA / "corpus" / "multilingual").glob("*.txt")):
-        sentences = split_sentences(mend(path.read_text(encoding="utf-8"), Counter()))
+        sentences = split_sentences(mend(path.read_text(encoding="utf-8")))
         ids, lengths = encoder.encode(pa.array(sentences))
         expected = tokenizer.encode_batch(sentences)
         assert lengths.tolist() == [len(each) for each in expected], path.name

@@ -3,12 +3,12 @@
 import base64
 import csv
 import hashlib
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
 import datasets
 
-from pipelines.stages.corpus.cleaning import Tally
 from pipelines.stages.corpus.settings import (
     HuggingFaceDataset,
     InstalledDocumentation,
@@ -81,7 +81,7 @@ def test_exactly_the_commit_that_names_a_data_set_is_read(monkeypatch) -> None:
     monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", dataset_info)  # no network
     monkeypatch.setattr("datasets.load_dataset_builder", load_dataset_builder)
     source, (file,) = resolve(HuggingFaceDataset(dataset="owner/name", revision="main"))
-    list(read_span(source, Span(source=0, file=file), Tally()))
+    list(read_span(source, Span(source=0, file=file), Counter()))
     assert read_at == ["a" * 40]
     _, (later,) = resolve(HuggingFaceDataset(dataset="owner/name", revision="main"))
     assert later.digest != file.digest

@@ -118,8 +118,8 @@ def test_compressed_lines_of_json_with_keys_that_come_later(
         ("a.jsonl", '{"a": 1}\n[1]\n', "line 2 of .*is not a JSON object but"),
         ("a.csv", "a,b\n" + "".join(map(chr, range(32))), "is not text: .* control characters"),
         *((f"a.{suffix}", POINTER, "is a pointer of Git LFS; fetch the file itself")
-          for suffix in ("csv", "jsonl", "parquet", "arrow")),
-        ("a.parquet", "text,label\n", "is not a whole Parquet or Arrow file"),
+          for suffix in ("csv", "jsonl", "parquet")),
+        ("a.parquet", "text,label\n", "is not a whole Parquet file"),
     ],
 )  # fmt: skip
 def test_faults_are_named(tmp_path: Path, name: str, content: str, message: str) -> None:
@@ -134,16 +134,12 @@ def test_line_breaks_that_are_none_part_no_row(tmp_path: Path) -> None:
     assert rows(tmp_path / "a.jsonl", lines) == [(odd, "a")]
 
 
-def test_parquet_and_both_kinds_of_arrow_files_are_read(tmp_path: Path) -> None:
+def test_parquet_files_are_read(tmp_path: Path) -> None:
     table = pa.table({"text": ["one", None], "n": [[1], []]})
     pq.write_table(table, tmp_path / "a.parquet")
-    for name, new in (("file", pa.ipc.new_file), ("stream", pa.ipc.new_stream)):
-        with new(tmp_path / f"{name}.arrow", table.schema) as writer:
-            writer.write_table(table)
-    for name in ("a.parquet", "file.arrow", "stream.arrow"):
-        assert rows(tmp_path / name) == [("one", [1]), (None, [])]
+    assert rows(tmp_path / "a.parquet") == [("one", [1]), (None, [])]
     whole = (tmp_path / "a.parquet").read_bytes()
-    with pytest.raises(UserError, match=r"a\.parquet is not a whole Parquet or Arrow file"):
+    with pytest.raises(UserError, match=r"a\.parquet is not a whole Parquet file"):
         rows(tmp_path / "a.parquet", whole[:-20])
     texts = pa.array(["café".encode("cp1252")]).view(pa.string())
     pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet")
@@ -158,11 +154,14 @@ def test_parquet_and_both_kinds_of_arrow_files_are_read(tmp_path: Path) -> None:
 def test_only_what_was_written_is_a_pattern(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("[project]/own.txt", "p/other.txt"):
-        (tmp_path / name).parent.mkdir()
+    for name in ("[project]/own.txt", "p/other.txt", "data[1].txt", "data1.txt", "data2.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("a text")
     monkeypatch.chdir(tmp_path / "[project]")
     assert expand("*.txt") == expand(".") == [str(tmp_path / "[project]" / "own.txt")]
+    assert expand(str(tmp_path / "data[1].txt")) == [str(tmp_path / "data[1].txt")]
+    both = [str(tmp_path / f"data{number}.txt") for number in (1, 2)]
+    assert expand(str(tmp_path / "data[12].txt")) == both
 
 
 def test_markers_of_folders_on_an_object_store_are_no_files() -> None:

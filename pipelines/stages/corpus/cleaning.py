@@ -2,9 +2,7 @@
 
 import re
 import unicodedata
-from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Final
 
 import blingfire
@@ -27,48 +25,20 @@ _STRAY_CLOSING: Final = re.compile("\n([”’」』》）】]+) ?")
 _LANGUAGE_CHARACTERS: Final = 1000  # of a document's beginning; more do not change the answer
 
 
-@dataclass(slots=True)
-class Tally:
-    """Counts under their reasons; tallies of parts add up to the tally of the whole."""
-
-    repaired: Counter[str] = field(default_factory=Counter)
-    dropped: Counter[str] = field(default_factory=Counter)
-
-    def add(self, counts: dict[str, dict[str, int]]) -> None:
-        """Add what another one gave as `to_json`."""
-        self.repaired.update(counts["repaired"])
-        self.dropped.update(counts["dropped"])
-
-    def to_json(self) -> dict[str, dict[str, int]]:
-        """Reasons in alphabetical order, without those that never occurred."""
-        return {
-            "repaired": {key: count for key, count in sorted(self.repaired.items()) if count},
-            "dropped": {key: count for key, count in sorted(self.dropped.items()) if count},
-        }
-
-
-def mend(text: str, counts: Counter[str]) -> str:
+def mend(text: str) -> str:
     """Text in NFC with \\n as its only line break and no control characters.
 
     White space inside a line becomes a single blank.
     """
     data = text.encode("utf-8", "replace")  # an escape may have made half a surrogate pair
     without_controls = data.translate(None, CONTROL_BYTES)
-    counts["control characters"] += len(data) - len(without_controls)
     if len(without_controls) < len(data) or not text.isascii():
         text = without_controls.decode()
-    carriage_returns = text.count("\r")
-    if carriage_returns:
+    if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
-        counts["line breaks with \\r"] += carriage_returns
     if not text.isascii():
         text = _LINE_SEPARATORS.sub("\n", text)
-        text, found = _C1_CONTROLS.subn("", text)
-        counts["control characters"] += found
-        if not unicodedata.is_normalized("NFC", text):
-            text = unicodedata.normalize("NFC", text)
-            counts["texts not in NFC"] += 1
-        text = _OTHER_SPACE.sub(" ", text)
+        text = _OTHER_SPACE.sub(" ", unicodedata.normalize("NFC", _C1_CONTROLS.sub("", text)))
     text = text.replace("\t", " ")
     while "  " in text:
         text = text.replace("  ", " ")
@@ -81,13 +51,13 @@ def split_sentences(text: str) -> list[str]:
     `text` comes from `mend`: single blanks, \\n for the end of a paragraph.
     """
     if text.isascii():
-        found = blingfire.text_to_sentences(text.replace("\n", _PARAGRAPH_SEPARATOR))
+        sentences = blingfire.text_to_sentences(text.replace("\n", _PARAGRAPH_SEPARATOR))
     else:
         marked = _SENTENCE_END.sub(rf"\1{_PARAGRAPH_SEPARATOR}", text)
-        found = blingfire.text_to_sentences(marked.replace("\n", _PARAGRAPH_SEPARATOR))
-        found = _STRAY_CLOSING.sub(r"\1\n", found)
-    found = _QUOTE_GOES_ON.sub(r"\1 ", found)
-    lines = found.replace(_PARAGRAPH_SEPARATOR, "\n").split("\n")
+        sentences = blingfire.text_to_sentences(marked.replace("\n", _PARAGRAPH_SEPARATOR))
+        sentences = _STRAY_CLOSING.sub(r"\1\n", sentences)
+    sentences = _QUOTE_GOES_ON.sub(r"\1 ", sentences)
+    lines = sentences.replace(_PARAGRAPH_SEPARATOR, "\n").split("\n")
     return [sentence for line in lines if (sentence := line.strip())]
 
 

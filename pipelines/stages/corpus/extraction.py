@@ -9,6 +9,7 @@ import hashlib
 import inspect
 import re
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Final
 
 from pipelines.errors import UserError
 from pipelines.io.files import SAMPLE_BYTES, check_is_text, open_binary
-from pipelines.stages.corpus.cleaning import Tally, mend
+from pipelines.stages.corpus.cleaning import mend
 from pipelines.stages.corpus.settings import InstalledDocumentation, TextFiles
 from pipelines.stages.corpus.sources import MEGABYTE, InputFile, RawDocument, Span
 
@@ -39,34 +40,34 @@ _CODE_LINE: Final = re.compile(r"\s*(>>>|\.\.\. |\.\.\.$|\.\. |:orphan:)")
 _NEW_ITEM: Final = re.compile(r"[-*+•] |\d+[.)] |:\w|@\w|\w[\w*, ]* ?: ?\S*$")
 
 
-def read_document(settings: TextFiles, span: Span, tally: Tally) -> Iterator[RawDocument]:
+def read_document(settings: TextFiles, span: Span, dropped: Counter[str]) -> Iterator[RawDocument]:
     """The documents of an HTML or PDF file; one that gives none is counted."""
     with open_binary(span.file.path) as stream:
         data = stream.read()
     if span.file.format == "html":
-        texts = _texts_of_html(data, span.file.path, tally)
+        texts = _texts_of_html(data, span.file.path, dropped)
     else:
-        texts = _texts_of_pdf(data, settings.layout == "page", tally)
+        texts = _texts_of_pdf(data, settings.layout == "page", dropped)
     for text in texts:
         yield RawDocument(text=text, label=span.file.label)
 
 
-def _texts_of_html(data: bytes, path: str, tally: Tally) -> list[str]:
+def _texts_of_html(data: bytes, path: str, dropped: Counter[str]) -> list[str]:
     from resiliparse.extract.html2text import extract_plain_text
 
     try:
         page = _decoded(data)
     except (LookupError, UnicodeError):
-        tally.dropped[OTHER_ENCODING] += 1
+        dropped[OTHER_ENCODING] += 1
         return []
     check_is_text(page[:SAMPLE_BYTES].encode(), path)
     # No menus, headers, footers, forms, scripts or code.
     prose: str = extract_plain_text(
         page, main_content=False, list_bullets=False, alt_texts=False, skip_elements=[*_NO_PROSE]
     )
-    text = mend(prose, tally.repaired)
+    text = mend(prose)
     if not text.strip():
-        tally.dropped[NO_TEXT] += 1
+        dropped[NO_TEXT] += 1
         return []
     return [text]
 
@@ -86,13 +87,13 @@ def _decoded(data: bytes) -> str:
     return data.decode("cp1252" if name in _LATIN else name).removeprefix("\ufeff")
 
 
-def _texts_of_pdf(data: bytes, by_page: bool, tally: Tally) -> list[str]:
+def _texts_of_pdf(data: bytes, by_page: bool, dropped: Counter[str]) -> list[str]:
     from pypdfium2 import PdfDocument, PdfiumError
 
     try:
         document = PdfDocument(data)
     except PdfiumError:
-        tally.dropped[UNREADABLE_PDF] += 1
+        dropped[UNREADABLE_PDF] += 1
         return []
     pages: list[str] = []
     try:
@@ -100,14 +101,14 @@ def _texts_of_pdf(data: bytes, by_page: bool, tally: Tally) -> list[str]:
             try:
                 text = document[index].get_textpage().get_text_bounded()
             except PdfiumError:
-                tally.dropped[DAMAGED_PAGES] += 1
+                dropped[DAMAGED_PAGES] += 1
                 continue
-            pages.append(mend(joined_lines(text), tally.repaired))
+            pages.append(mend(joined_lines(text)))
     finally:
         document.close()
     texts = [page for page in pages if page.strip()]
     if not texts:
-        tally.dropped[NO_TEXT] += 1
+        dropped[NO_TEXT] += 1
     return texts if by_page or not texts else ["\n".join(texts)]
 
 
@@ -153,7 +154,7 @@ def source_files(settings: InstalledDocumentation) -> list[InputFile]:
     return files
 
 
-def read_docstrings(span: Span, tally: Tally) -> Iterator[RawDocument]:
+def read_docstrings(span: Span, dropped: Counter[str]) -> Iterator[RawDocument]:
     """The docstrings of one source file, in the order of the code."""
     package, _, _ = span.file.path.partition(":")
     source = _read(span.file.path, installed(package))
@@ -162,10 +163,10 @@ def read_docstrings(span: Span, tally: Tally) -> Iterator[RawDocument]:
             warnings.simplefilter("ignore")  # invalid escapes are the package's own affair
             tree = ast.parse(source)
     except (SyntaxError, ValueError):  # templates, and code for other versions of Python
-        tally.dropped["source files that do not parse"] += 1
+        dropped["source files that do not parse"] += 1
         return
     for docstring in _docstrings(tree):
-        text = mend(paragraphs(docstring), tally.repaired)
+        text = mend(paragraphs(docstring))
         yield RawDocument(text=text, label=span.file.label)
 
 

@@ -6,14 +6,15 @@ documents that begin in it. A document longer than `PIECE_BYTES` is passed on in
 
 import codecs
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO, Any, Final
 
 from pipelines.io.files import check_is_text, decoded, encoding_of, naming_other_bytes, open_binary
 from pipelines.io.hugging_face import rows_of
-from pipelines.io.tables import cell_text, json_object, open_columnar, open_table
-from pipelines.stages.corpus.cleaning import Tally, mend
+from pipelines.io.tables import cell_text, json_object, open_parquet, open_table
+from pipelines.stages.corpus.cleaning import mend
 from pipelines.stages.corpus.selection import content_hash
 from pipelines.stages.corpus.settings import HuggingFaceDataset, RowSource, TextFiles
 from pipelines.stages.corpus.sources import RawDocument, Span, check_columns
@@ -40,7 +41,7 @@ _BREAK_WITHOUT_BLANK: Final = re.compile(f"(?<=[{_NO_BLANKS}])\n(?=[{_NO_BLANKS}
 Values = Mapping[str, Any]
 
 
-def read_text(settings: TextFiles, span: Span, tally: Tally) -> Iterator[RawDocument]:
+def read_text(settings: TextFiles, span: Span, dropped: Counter[str]) -> Iterator[RawDocument]:
     """Documents of plain text that begin in `span`.
 
     Raises UserError, naming file and line, for bytes that are not in the encoding of the source.
@@ -52,7 +53,7 @@ def read_text(settings: TextFiles, span: Span, tally: Tally) -> Iterator[RawDocu
         for number, (data, continues) in enumerate(documents):
             if continues and group is None:
                 group = content_hash(f"{span.file.digest} {span.begin} {number}")
-            text = mend(data.decode().removeprefix(_BYTE_ORDER_MARK), tally.repaired)
+            text = mend(data.decode().removeprefix(_BYTE_ORDER_MARK))
             sentences = None
             if settings.layout == "sentences":
                 sentences = tuple(line for line in text.split("\n") if line)
@@ -62,36 +63,38 @@ def read_text(settings: TextFiles, span: Span, tally: Tally) -> Iterator[RawDocu
             group, piece = (group, piece + 1) if continues else (None, 0)
 
 
-def read_table(settings: TextFiles, span: Span, tally: Tally) -> Iterator[RawDocument]:
+def read_table(settings: TextFiles, span: Span, dropped: Counter[str]) -> Iterator[RawDocument]:
     """Documents of the rows that begin in `span`; those without text are counted."""
     path = span.file.path
     if span.file.format == "jsonl":
-        return _documents(settings, _json_rows(settings, span), span, tally)
-    if span.file.format in ("parquet", "arrow"):
-        return _documents(settings, _columnar_rows(settings, span), span, tally)
+        return _documents(settings, _json_rows(settings, span), span, dropped)
+    if span.file.format == "parquet":
+        return _documents(settings, _parquet_rows(settings, span), span, dropped)
     table = open_table(path, settings)
     check_columns(settings, table.columns, path)
-    return _documents(settings, (row.values for row in table.rows), span, tally)
+    return _documents(settings, (row.values for row in table.rows), span, dropped)
 
 
-def read_dataset(settings: HuggingFaceDataset, span: Span, tally: Tally) -> Iterator[RawDocument]:
+def read_dataset(
+    settings: HuggingFaceDataset, span: Span, dropped: Counter[str]
+) -> Iterator[RawDocument]:
     """Documents of the rows of a data set; those without text are counted."""
     rows, _ = rows_of(settings.dataset, settings.configuration, settings.split, settings.revision)
-    return _documents(settings, rows, span, tally)
+    return _documents(settings, rows, span, dropped)
 
 
 def _documents(
-    settings: RowSource, rows: Iterable[Values], span: Span, tally: Tally
+    settings: RowSource, rows: Iterable[Values], span: Span, dropped: Counter[str]
 ) -> Iterator[RawDocument]:
     for values in rows:
         text = values.get(settings.text_field)
         if not isinstance(text, str | bytes):
-            tally.dropped[f"rows without text in {settings.text_field!r}"] += 1
+            dropped[f"rows without text in {settings.text_field!r}"] += 1
             continue
         if isinstance(text, bytes):
             text = decoded(text, span.file.path)
         label = cell_text(values.get(settings.label_field)) if settings.label_field else ""
-        yield RawDocument(text=mend(text, tally.repaired), label=label or span.file.label)
+        yield RawDocument(text=mend(text), label=label or span.file.label)
 
 
 def _json_rows(settings: TextFiles, span: Span) -> Iterator[Values]:
@@ -103,9 +106,9 @@ def _json_rows(settings: TextFiles, span: Span) -> Iterator[Values]:
                 yield json_object(text, f"the line {text[:40]!r} of {path}")
 
 
-def _columnar_rows(settings: TextFiles, span: Span) -> Iterator[Values]:
+def _parquet_rows(settings: TextFiles, span: Span) -> Iterator[Values]:
     names = [name for name in (settings.text_field, settings.label_field) if name is not None]
-    with open_columnar(span.file.path, names, span.owns) as (schema, batches):
+    with open_parquet(span.file.path, names, span.owns) as (schema, batches):
         check_columns(settings, schema.names, span.file.path)
         for batch in batches:
             columns = [batch.column(name).to_pylist() for name in names]

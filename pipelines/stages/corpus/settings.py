@@ -62,8 +62,8 @@ class TextFiles(RowSource, TableSettings):
     kind: Literal["text"] = Field(default="text", description="Kind of the source.")
     paths: tuple[Uri, ...] = Field(
         default=(),
-        description="Files, globs, folders or URLs (such as s3://). .csv, .tsv, .jsonl, .ndjson, "
-        ".parquet and .arrow are tables, .html, .htm, .xhtml and .pdf documents, all others plain "
+        description="Files, globs, folders or URLs (such as s3://). .csv, .tsv, .jsonl, .ndjson "
+        "and .parquet are tables, .html, .htm, .xhtml and .pdf documents, all others plain "
         "text; .gz, .bz2, .xz and .zst are opened.",
     )
     layout: Literal["file", "blank_line", "line", "sentences", "headings", "page"] = Field(

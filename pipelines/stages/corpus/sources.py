@@ -6,6 +6,7 @@ shards made from them are the same for any.
 
 import hashlib
 import socket
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from pipelines.io.files import (
 )
 from pipelines.io.hugging_face import commit_of, name_of
 from pipelines.io.tables import check_column, open_table
-from pipelines.stages.corpus.cleaning import Tally, check_codes
+from pipelines.stages.corpus.cleaning import check_codes
 from pipelines.stages.corpus.selection import too_few_documents
 from pipelines.stages.corpus.settings import (
     FEWEST_DOCUMENTS,
@@ -42,12 +43,10 @@ from pipelines.stages.corpus.settings import (
 
 MEGABYTE: Final = 10**6
 
-Format = Literal[
-    "text", "html", "pdf", "csv", "tsv", "jsonl", "parquet", "arrow", "docstrings", "dataset"
-]
+Format = Literal["text", "html", "pdf", "csv", "tsv", "jsonl", "parquet", "docstrings", "dataset"]
 _FORMATS: Final[dict[str, Format]] = {
     ".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet",
-    ".arrow": "arrow", ".pdf": "pdf", ".html": "html", ".htm": "html", ".xhtml": "html",
+    ".pdf": "pdf", ".html": "html", ".htm": "html", ".xhtml": "html",
 }  # fmt: skip
 _ONE: Final = ("text", "html", "pdf")  # document a file, unless the layout says otherwise
 _TABLES_LOOKED_INTO: Final = 64  # before a run
@@ -147,8 +146,8 @@ def resolve(source: Source) -> tuple[Source, list[InputFile]]:
     return source.model_copy(update={"revision": revision, "dataset": where}), [file]
 
 
-def read_span(source: Source, span: Span, tally: Tally) -> Iterator[RawDocument]:
-    """Documents that begin in `span`, in order; what is mended or dropped goes to `tally`.
+def read_span(source: Source, span: Span, dropped: Counter[str]) -> Iterator[RawDocument]:
+    """Documents that begin in `span`, in order; what is dropped is counted.
 
     Raises UserError for what cannot be read, and for a local file that has changed since the run
     looked at it.
@@ -157,20 +156,20 @@ def read_span(source: Source, span: Span, tally: Tally) -> Iterator[RawDocument]
     if isinstance(source, InstalledDocumentation):
         from pipelines.stages.corpus.extraction import read_docstrings
 
-        return read_docstrings(span, tally)
+        return read_docstrings(span, dropped)
     if isinstance(source, HuggingFaceDataset):
         from pipelines.stages.corpus.reading import read_dataset
 
-        return read_dataset(source, span, tally)
+        return read_dataset(source, span, dropped)
     _check_unchanged(span.file)
     if span.file.format in ("html", "pdf"):
         from pipelines.stages.corpus.extraction import read_document
 
         _require_library(span.file.format)
-        return read_document(source, span, tally)
+        return read_document(source, span, dropped)
     from pipelines.stages.corpus.reading import read_table, read_text
 
-    return (read_text if span.file.format == "text" else read_table)(source, span, tally)
+    return (read_text if span.file.format == "text" else read_table)(source, span, dropped)
 
 
 def check_inputs(settings: CorpusSettings) -> frozenset[str]:
@@ -275,8 +274,8 @@ def _format_of(path: str, source: TextFiles) -> Format:
         return "csv"
     if suffix in _NO_TEXT:
         raise UserError(
-            f"{path} cannot be read: a corpus takes text, HTML, PDF, CSV, TSV, JSONL, Parquet and "
-            "Arrow files; convert it, or leave it out, as by a glob such as 'folder/*.csv'"
+            f"{path} cannot be read: a corpus takes text, HTML, PDF, CSV, TSV, JSONL and "
+            "Parquet files; convert it, or leave it out, as by a glob such as 'folder/*.csv'"
         )
     return "text"
 

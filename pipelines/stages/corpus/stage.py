@@ -4,6 +4,7 @@ Parts are read and screened in parallel, duplicates are found across all of them
 then becomes a shard. Each step is kept file by file, so that an interrupted stage resumes.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from pipelines.cluster import map_tasks
 from pipelines.errors import redacted
 from pipelines.stage import StageContext
 from pipelines.stages import CORPUS
-from pipelines.stages.corpus.cleaning import Tally, check_codes, language_of, split_sentences
+from pipelines.stages.corpus.cleaning import check_codes, language_of, split_sentences
 from pipelines.stages.corpus.selection import (
     KEY_TYPE,
     NUM_HASHES,
@@ -61,7 +62,7 @@ def build_corpus(settings: CorpusSettings, context: StageContext) -> Artifact:
     """Read, clean, deduplicate and divide the text that `settings` name.
 
     Files `train-*.arrow` and `heldout-*.arrow` hold one row per document: `id` (a hash of its
-    content), `source`, `sentences`. The statistics hold the input, and what was repaired and
+    content), `source`, `sentences`. The statistics hold the input, and what was
     dropped, and why. Raises UserError if a source cannot be read, or its documents cannot be
     divided as `heldout_fraction` asks.
     """
@@ -101,12 +102,12 @@ def _build(
         num_workers=context.runtime.num_workers,
         on_result=context.watch(CORPUS.name, "parts", 2 * len(parts), step="read"),
     )
-    tally = Tally()
+    dropped = Counter[str]()
     for part in parts:
         figures = work.finished(_listing(part))
         assert figures is not None, "a part that was just screened is finished"
-        tally.add(figures["tally"])
-    screened = _decide(settings, work, parts, names, tally)
+        dropped.update(figures["dropped"])
+    screened = _decide(settings, work, parts, names, dropped)
     threshold = heldout_threshold(
         (_kept_groups(work, file, settings.seed) for file in screened),
         settings.heldout_fraction,
@@ -131,7 +132,7 @@ def _build(
     ]
     statistics = {
         **statistics,
-        **tally.to_json(),
+        "dropped": {reason: count for reason, count in sorted(dropped.items()) if count},
         "input": {
             "files": len(files),
             "bytes": num_bytes,
@@ -165,15 +166,15 @@ def _screen(settings: CorpusSettings, work: Workspace, shard_bytes: int, part: P
     if done is not None:
         names: list[str] = done["names"]
         return names
-    tally = Tally()
-    documents = _documents(settings, part, tally)
+    dropped = Counter[str]()
+    documents = _documents(settings, part, dropped)
     has_signatures = settings.cleaning.near_duplicates
     names = []
     first = next(documents, None)
     while first is not None:
         names.append(f"{listing}-{len(names):04d}.arrow")
         first = _write_file(work, names[-1], first, documents, shard_bytes, has_signatures)
-    work.mark(listing, names=names, tally=tally.to_json())
+    work.mark(listing, names=names, dropped=dropped)
     return names
 
 
@@ -182,14 +183,14 @@ def _listing(part: Part) -> str:
 
 
 def _documents(
-    settings: CorpusSettings, part: Part, tally: Tally
+    settings: CorpusSettings, part: Part, dropped: Counter[str]
 ) -> Iterator[tuple[Document, str]]:
     """Documents that pass, each with the hash of its content."""
     for span in part.spans:
-        for raw in read_span(settings.sources[span.source], span, tally):
+        for raw in read_span(settings.sources[span.source], span, dropped):
             reason = _objection(raw, settings.cleaning)
             if reason is not None:
-                tally.dropped[reason] += 1
+                dropped[reason] += 1
                 continue
             content = content_hash(raw.text)
             sentences = raw.sentences or split_sentences(raw.text)
@@ -251,22 +252,22 @@ def _decide(
     work: Workspace,
     parts: list[Part],
     names: list[list[str]],
-    tally: Tally,
+    dropped: Counter[str],
 ) -> list[_ScreenedFile]:
     """Every screened file with what of it stays, once all are known."""
     flat = [(part, name) for part, of_part in zip(parts, names, strict=True) for name in of_part]
     if not flat:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in tally.dropped.items())
+        reasons = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
         raise too_few_documents(0, f" (dropped: {reasons})" if reasons else "")
     counts = [len(_read_keys(work, name)) for _, name in flat]
     is_repeated = [np.zeros(count, dtype=np.bool_) for count in counts]
     if settings.cleaning.exact_duplicates:
         is_repeated = find_repeated(lambda index: _read_keys(work, flat[index][1]), counts)
-        tally.dropped["duplicate"] += sum(int(flags.sum()) for flags in is_repeated)
+        dropped["duplicate"] += sum(int(flags.sum()) for flags in is_repeated)
     is_near = [np.zeros(count, dtype=np.bool_) for count in counts]
     if settings.cleaning.near_duplicates:
         is_near = _find_near(settings, work, [name for _, name in flat], is_repeated)
-        tally.dropped["near duplicate"] += sum(int(flags.sum()) for flags in is_near)
+        dropped["near duplicate"] += sum(int(flags.sum()) for flags in is_near)
     return [
         _ScreenedFile(
             index=index,

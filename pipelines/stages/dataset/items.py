@@ -127,7 +127,7 @@ def read_labelled(
 
 
 def file_format(path: str, form: Form, delimiter: str | None = None) -> str:
-    """`delimited`, `jsonl`, `parquet`, `arrow`, `conll` or `squad`, by form and suffix.
+    """`delimited`, `jsonl`, `parquet`, `conll` or `squad`, by form and suffix.
 
     Raises UserError for a suffix that the form is not read from.
     """
@@ -141,7 +141,7 @@ def file_format(path: str, form: Form, delimiter: str | None = None) -> str:
     if table is None:
         raise UserError(
             f"{path} is no file of labelled items by its name; name one that ends in .csv, .tsv, "
-            ".jsonl, .parquet or .arrow (SQuAD's questions: .json), or one of these compressed, or "
+            ".jsonl or .parquet (SQuAD's questions: .json), or one of these compressed, or "
             "set `delimiter`"
         )
     return table

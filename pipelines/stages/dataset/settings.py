@@ -71,7 +71,7 @@ class _FilePlace(Settings):
     kind: Literal["labelled_file"] = "labelled_file"
     path: Uri = Field(
         default="",
-        description="CSV, TSV, JSONL, Parquet or Arrow file (may be compressed), or an fsspec URL; "
+        description="CSV, TSV, JSONL or Parquet file (may be compressed), or an fsspec URL; "
         "for tagging also CoNLL's columns, for question answering SQuAD's JSON.",
     )
     heldout_path: Uri = Field(

@@ -1,7 +1,5 @@
 """Text is mended; near duplicates and other languages are removed; all of it is counted."""
 
-from collections import Counter
-
 import numpy as np
 import pytest
 
@@ -18,22 +16,20 @@ ENGLISH = "The sky above the town was grey and nobody knew when the rain would c
 
 
 @pytest.mark.parametrize(
-    ("text", "expected", "repaired"),
+    ("text", "expected"),
     [
-        ("One line.\nÜber die Straße. 東京。", "One line.\nÜber die Straße. 東京。", {}),
-        ("a\r\nb", "a\nb", {"line breaks with \\r": 1}),
-        ("a\rb", "a\nb", {"line breaks with \\r": 1}),
-        ("a\x00b\x07c\x7fd\x9fe", "abcde", {"control characters": 4}),
-        ("e\u0301te\u0301", "été", {"texts not in NFC": 1}),
-        ("a \t b\u00a0\u3000c \n d", "a b c\nd", {}),
-        ("a\u2028b\u2029c\u0085d", "a\nb\nc\nd", {}),
-        ("a\ud800b", "a?b", {}),
+        ("One line.\nÜber die Straße. 東京。", "One line.\nÜber die Straße. 東京。"),
+        ("a\r\nb", "a\nb"),
+        ("a\rb", "a\nb"),
+        ("a\x00b\x07c\x7fd\x9fe", "abcde"),
+        ("e\u0301te\u0301", "été"),
+        ("a \t b\u00a0\u3000c \n d", "a b c\nd"),
+        ("a\u2028b\u2029c\u0085d", "a\nb\nc\nd"),
+        ("a\ud800b", "a?b"),
     ],
 )
-def test_text_is_mended_and_counted(text, expected, repaired):
-    counts: Counter[str] = Counter()
-    assert mend(text, counts) == expected
-    assert +counts == repaired
+def test_text_is_mended(text, expected):
+    assert mend(text) == expected
 
 
 def runs_of(text: str) -> set[tuple[str, ...]]:

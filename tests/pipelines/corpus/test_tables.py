@@ -1,6 +1,7 @@
 """Tables and data sets become documents, and files are read as their names say."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import datasets
@@ -9,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.errors import UserError
-from pipelines.stages.corpus.cleaning import Tally
 from pipelines.stages.corpus.settings import HuggingFaceDataset, TextFiles
 from pipelines.stages.corpus.sources import Span, divide, inputs_fingerprint, read_span, resolve
 
@@ -20,9 +20,9 @@ ROWS = [
 ]
 
 
-def read(source, spans: int = 1) -> tuple[list[tuple[str, str]], Tally]:
+def read(source, spans: int = 1) -> tuple[list[tuple[str, str]], Counter[str]]:
     """(label, text) of every document, read in so many spans."""
-    tally = Tally()
+    tally = Counter()
     found = []
     source, files = resolve(source)
     for file in files:
@@ -40,7 +40,7 @@ def test_json_lines_give_their_text_and_label(tmp_path, spans):
     path.write_text("\n".join([*lines, ""]))
     found, tally = read(TextFiles(paths=(str(path),), label_field="kind"), spans)
     assert found == [("a", ROWS[0]["text"]), ("b", ROWS[1]["text"])]
-    assert tally.dropped == {"rows without text in 'text'": 1}
+    assert tally == {"rows without text in 'text'": 1}
     with path.open("a") as file:
         file.write("{broken")
     with pytest.raises(UserError, match=r"the line '\{broken' of .*rows.jsonl is not JSON"):
@@ -103,12 +103,6 @@ def test_a_local_copy_of_a_hugging_face_data_set_is_read(tmp_path):
         read(HuggingFaceDataset(dataset=str(tmp_path / "dict"), split="test"))
 
 
-def test_a_folder_of_data_files_is_streamed_as_a_data_set(tmp_path):
-    (tmp_path / "train.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
-    found, _ = read(HuggingFaceDataset(dataset=str(tmp_path), name="mine"))
-    assert found == [("mine", "one"), ("mine", "two")]
-
-
 def test_a_data_set_in_a_relative_folder_is_found_by_workers_in_another_one(tmp_path, monkeypatch):
     for name in ("mine", "elsewhere"):
         (tmp_path / name).mkdir()
@@ -116,7 +110,7 @@ def test_a_data_set_in_a_relative_folder_is_found_by_workers_in_another_one(tmp_
     monkeypatch.chdir(tmp_path)
     source, (file,) = resolve(HuggingFaceDataset(dataset="mine"))
     monkeypatch.chdir(tmp_path / "elsewhere")
-    found = read_span(source, Span(source=0, file=file), Tally())
+    found = read_span(source, Span(source=0, file=file), Counter())
     assert [(each.label, each.text) for each in found] == [("mine", "one"), ("mine", "two")]
 
 
