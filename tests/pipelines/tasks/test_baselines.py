@@ -46,9 +46,25 @@ def test_tfidf_is_what_scikit_learn_makes_of_the_same_texts() -> None:
     plain.fit([row["text"] for row in train], [row["label"] for row in train])
     expected = plain.predict([row["text"] for row in heldout]).tolist()
     said = learned("classification", Items(train, labels), Items(heldout, labels))
-    assert said == {"TF-IDF": expected}
+    assert said["TF-IDF"] == expected
     right = sum(a == row["label"] for a, row in zip(expected, heldout, strict=True))
     assert 0.5 < right / len(heldout) < 1.0
+
+
+def test_characters_tell_what_words_without_marks_cannot() -> None:
+    places = ("घर", "बात", "दिन", "रात")
+    rows = [
+        {"text": f"हिन्दी फिल्म अच्छी {word} में है {place}", "second_text": None, "label": word}
+        for word in ("की", "के")
+        for place in places * 10
+    ]
+    items = Items(rows, ("की", "के"))
+    answers = learned("classification", items, items)
+    right = {
+        name: sum(a == row["label"] for a, row in zip(values, rows, strict=True))
+        for name, values in answers.items()
+    }
+    assert right == {"TF-IDF": 40, "TF-IDF of characters": 80}
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -72,9 +88,9 @@ def test_nothing_of_the_heldout_items_is_learned(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["classification", "multi_label", "regression"])
-def test_texts_without_a_word_have_no_baseline(name: str) -> None:
+def test_texts_without_a_character_have_no_baseline(name: str) -> None:
     rows = [
-        {"text": "…!", "second_text": None, "label": label, "labels": [label], "value": value}
+        {"text": " ", "second_text": None, "label": label, "labels": [label], "value": value}
         for label, value in (("a", 1.0), ("b", 2.0), ("a", 1.0), ("b", 2.0))
     ]
     assert learned(name, Items(rows, ("a", "b")), Items(rows[:1], ("a", "b"))) == {}
