@@ -57,7 +57,7 @@ FINETUNING = Stage(
     name="finetuning", title="fine-tuning", kind="finetuned", version=4, headline=_score
 )
 EVALUATION = Stage(
-    name="evaluation", title="evaluation", kind="evaluation", version=5, headline=_score
+    name="evaluation", title="evaluation", kind="evaluation", version=6, headline=_score
 )
 
 CHAIN = (CORPUS, VOCABULARY, EXAMPLES, PRETRAINING, DATASET, FINETUNING, EVALUATION)

@@ -4,6 +4,7 @@ The answers of the simpler ones, the baselines, are an artifact of their own.
 """
 
 import json
+import logging
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
@@ -18,9 +19,10 @@ from pipelines.tasks import Answers, Items, Reading
 from pipelines.versions import versions_of
 
 REPORT_FILE: Final = "report.json"
-_BASELINES_VERSION = 2
+_BASELINES_VERSION = 3
 _ANSWERS_FILE = "answers.json"
 _PREFIX = "baseline/"
+logger = logging.getLogger(__name__)
 
 
 def build_evaluation(finetuned: Artifact, dataset: Artifact, context: StageContext) -> Artifact:
@@ -28,6 +30,13 @@ def build_evaluation(finetuned: Artifact, dataset: Artifact, context: StageConte
 
     Statistics: the family's figures, and beside them those of its baselines.
     """
+    counts = dataset.statistics.get("items_by_label", {}).get("heldout", {})
+    missing = [label for label in dataset.statistics["labels"] if counts and not counts.get(label)]
+    if missing:
+        logger.warning(
+            "no held-out item has the label %s: the scores say nothing about it; hold out more "
+            "items with dataset.source.heldout_fraction", ", ".join(missing[:5])
+        )  # fmt: skip
     baselines = build_baselines(dataset, context.store)
     return context.store.get_or_build(
         EVALUATION.kind,
@@ -99,6 +108,7 @@ def beside(statistics: Mapping[str, Any], metric: str) -> dict[str, float]:
         for key, value in statistics.items()
         if key.startswith(_PREFIX) and key.endswith(f"/{metric}") and key.count("/") == 2
     }
+    learned = dict(sorted(learned.items()))
     return learned if trivial is None else {guess: trivial, **learned}
 
 

@@ -62,8 +62,8 @@ def class_scores(
 ) -> dict[str, WeightedScore]:
     """Accuracy, macro F1 and Matthews correlation of the answered ones of `classes`.
 
-    If there are two, also the F1 of the second, as GLUE scores MRPC and QQP, whose classes are 0
-    and 1.
+    If they are 0 and 1, also the F1 of 1, as GLUE scores MRPC and QQP; of two other names none is
+    known to be the positive one.
     """
     names = sorted(classes)
     index = {name: place for place, name in enumerate(names)}
@@ -88,7 +88,7 @@ def class_scores(
 
     right = cells % len(names) == cells // len(names)
     scores = {"eval/accuracy": mean(right), "eval/macro_f1": macro_f1, "eval/matthews": matthews}
-    if len(names) == 2:
+    if names == ["0", "1"]:
         found, there = cells % 2 == 1, cells // 2 == 1
         scores["eval/f1"] = f1(found.astype(int), there.astype(int), (found & there).astype(int))
     return scores

@@ -50,7 +50,7 @@ def test_baselines_are_learned_once_and_come_out_alike(
     assert "scikit-learn" in first.manifest.settings["libraries"]
     bytes_of_it = first.local("answers.json").read_bytes()
     assert build_baselines(dataset, store).reused
-    (values,) = answers_in(first).values()
+    values = answers_in(first)["TF-IDF"]
     right = [
         a == item["label"]
         for a, item in zip(values, read_items(dataset, "heldout").rows, strict=True)
@@ -62,6 +62,19 @@ def test_baselines_are_learned_once_and_come_out_alike(
     assert again.local("answers.json").read_bytes() == bytes_of_it
 
 
+def test_a_label_without_a_heldout_item_is_named(
+    models: Models, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [f"word{number} text,{'ab'[number % 2]}" for number in range(60)]
+    train, heldout = tmp_path / "train.csv", tmp_path / "heldout.csv"
+    train.write_text("\n".join(["text,label", *rows[:40]]), encoding="utf-8")
+    heldout.write_text("\n".join(["text,label", *rows[40::2]]), encoding="utf-8")
+    source = LabelledFile(path=str(train), heldout_path=str(heldout))
+    dataset = build_dataset(DatasetSettings(source=source), None, models.context)
+    build_evaluation(finetuned(models, dataset, 0), dataset, models.context)
+    assert "no held-out item has the label b" in caplog.text
+
+
 def test_an_evaluation_and_a_card_have_them_beside_the_majority_class(
     models: Models, tmp_path: Path
 ) -> None:
@@ -69,8 +82,8 @@ def test_an_evaluation_and_a_card_have_them_beside_the_majority_class(
     model = finetuned(models, dataset, 0)
     evaluation = build_evaluation(model, dataset, models.context)
     figures = beside(evaluation.statistics, "accuracy")
-    assert list(figures) == ["majority class", "TF-IDF"]
-    assert list(beside(evaluation.statistics, "macro_f1")) == ["TF-IDF"]
+    assert list(figures) == ["majority class", "TF-IDF", "TF-IDF of characters"]
+    assert list(beside(evaluation.statistics, "macro_f1")) == ["TF-IDF", "TF-IDF of characters"]
     submission = Submission(
         kind="classification", name="x", alias="candidate", artifact=model, lineage={},
         recipe_yaml="", evaluation=evaluation,
