@@ -11,18 +11,18 @@ import socket
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import chdir, contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import joblib
 
 from pipelines.errors import UserError, first_line
 from pipelines.store import ArtifactStore
-from pipelines.store.access import nearest_existing, store_errors, store_errors_explained
+from pipelines.store.access import store_errors, store_errors_explained
 from pipelines.versions import computing_versions, source_folders
 
 # Read by Ray when it is imported or started; a person's own setting wins.
@@ -81,7 +81,28 @@ def connect() -> None:
         check_address(address)
     else:
         _use_own_token()
-    settings = _of_cluster() if address else _of_this_machine()
+    settings: dict[str, Any]
+    if address:
+        sources = [str(folder) for folder in source_folders()]
+        settings = {"runtime_env": {"py_modules": sources, "excludes": ["**/__pycache__"]}}
+        trouble = (
+            f"the Ray cluster at {address} cannot be joined; its token must be this process's "
+            "(RAY_AUTH_MODE, RAY_AUTH_TOKEN_PATH), and this machine must be one of its nodes: "
+            f"ray start --address={address} --num-cpus=0"
+        )
+    else:
+        quoted = shlex.quote(sys.executable)  # Ray's `bash -c "exec <python> ..."` does not
+        settings = {
+            "address": "local",  # not another one that runs on this machine
+            "num_cpus": local_cpus(),
+            "include_dashboard": False,
+            "object_store_memory": _OBJECT_STORE_BYTES,
+            "runtime_env": {} if quoted == sys.executable else {"py_executable": quoted},
+        }
+        trouble = (
+            "Ray did not start; on a busy machine run again; its files need room and a short path "
+            "in RAY_TMPDIR"
+        )
     # Ray puts the folder of this process before the library on its workers' path. There a file
     # `tokenizers.py` would take the place of the library.
     with keep_signal_handlers(), _apart_from_signals(bool(address)), chdir("/"):
@@ -90,14 +111,11 @@ def connect() -> None:
         # Ray raises a bare Exception where its node is late, a RuntimeError for another token or
         # without a node on this machine, an OSError for a long path or a full disk.
         except Exception as error:
-            raise UserError(f"{_not_started(address)}; Ray said: {first_line(error)}") from error
+            raise UserError(f"{trouble}; Ray said: {first_line(error)}") from error
 
 
 def check_address(address: str) -> None:
-    """Return where something answers at RAY_ADDRESS; Ray itself would try for minutes.
-
-    Raises UserError for what is no host:port, and where nobody answers.
-    """
+    """Raise UserError where nobody answers at RAY_ADDRESS; Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
     if not re.fullmatch(r"[\w.\-\[\]:]+", host) or not port.isdecimal():
         raise UserError(
@@ -111,35 +129,6 @@ def check_address(address: str) -> None:
             f"no Ray cluster answers at RAY_ADDRESS={address} ({error}); start it, or unset "
             "RAY_ADDRESS to compute here"
         ) from error
-
-
-def _of_cluster() -> dict[str, Any]:
-    sources = [str(folder) for folder in source_folders()]
-    return {"runtime_env": {"py_modules": sources, "excludes": ["**/__pycache__"]}}
-
-
-def _of_this_machine() -> dict[str, Any]:
-    quoted = shlex.quote(sys.executable)  # Ray's `bash -c "exec <python> ..."` does not quote it
-    return {
-        "address": "local",  # not another one that runs on this machine
-        "num_cpus": local_cpus(),
-        "include_dashboard": False,
-        "object_store_memory": _OBJECT_STORE_BYTES,
-        "runtime_env": {} if quoted == sys.executable else {"py_executable": quoted},
-    }
-
-
-def _not_started(address: str) -> str:
-    if address:
-        return (
-            f"the Ray cluster at {address} cannot be joined; its token must be this process's "
-            "(RAY_AUTH_MODE, RAY_AUTH_TOKEN_PATH), and this machine must be one of its nodes: "
-            f"ray start --address={address} --num-cpus=0"
-        )
-    return (
-        f"Ray did not start (load average {os.getloadavg()[0]:.0f} on {local_cpus()} cores: on a "
-        "busy machine run again; its files need room and a short path in RAY_TMPDIR)"
-    )
 
 
 def _use_own_token() -> None:
@@ -234,8 +223,6 @@ def map_tasks(
     0), and gets time to end them if an error or a stop ends this call. `on_result(index, result)`
     is called in the order of completion.
     """
-    if num_workers < 1:
-        raise UserError(f"the number of workers must be at least 1, got {num_workers}")
     connect()
     remote = ray.remote(num_cpus=cpus_each, max_retries=3)(_call)
     handle = ray.put(function)
@@ -273,8 +260,8 @@ class Shared(Generic[Result]):
 
     def value(self) -> Result:
         """The value; do not change it."""
-        found: Result = _read(self._handle)
-        return found
+        value: Result = _read(self._handle)
+        return value
 
 
 @lru_cache(maxsize=1)
@@ -344,24 +331,12 @@ def answer_of(reference: "ray.ObjectRef", where: str, seconds: float) -> Any:
             f"{where} did not answer within {seconds:.0f} s; look at it with `ray status`, "
             "or run again when it is less busy"
         ) from error
-    except RayTaskError as error:
+    except RayError as error:  # what counts is the last line of the node's traceback
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
         raise UserError(
-            f"{where} cannot run Bertsmith: {_last_line(error)}; "
-            + (
-                "install there what is installed here"
-                if isinstance(error.cause, ImportError)
-                else "look at that node's logs"
-            )
+            f"{where} cannot run Bertsmith: {reason}; install there what is installed here, or "
+            "look at that node's logs"
         ) from error
-    except RayError as error:
-        raise UserError(
-            f"{where} cannot start what this process ships to it: {_last_line(error)}; look at "
-            "that node's logs"
-        ) from error
-
-
-def _last_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
 
 
 def is_loss(error: BaseException) -> bool:
@@ -371,30 +346,14 @@ def is_loss(error: BaseException) -> bool:
 
 def what_to_do(loss: BaseException) -> str:
     """The first of Ray's many lines on a loss, and where to look."""
-    said = first_line(loss).rstrip(".:")
-    return f"{said}; look at the memory and the logs of its node, and run again"
+    reason = first_line(loss).rstrip(".:")
+    return f"{reason}; look at the memory and the logs of its node, and run again"
 
 
 _ANSWER_SECONDS = 120.0  # of all nodes; what is shipped to them has to arrive first
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_PREFIX = ".probe-"  # no kind of artifact has such a name
 
-# Nodes that answered well, each with the store and the database that it saw.
+# Nodes that answered well, each with the store and the database that it was asked about.
 _known: set[tuple[str, str, Path | None]] = set()
-
-
-class _File(NamedTuple):
-    """What identifies a file or folder on any machine."""
-
-    machine: str
-    device: int
-    inode: int
-
-
-class _Answer(NamedTuple):
-    versions: dict[str, str]
-    trouble: str  # with the store, in a few words; empty where there is none
-    file: "_File | None"  # what stands where the database is, or would be made
 
 
 def check_nodes(store: ArtifactStore, database: Path | None = None) -> None:
@@ -402,7 +361,8 @@ def check_nodes(store: ArtifactStore, database: Path | None = None) -> None:
 
     `database` is the tracker's, if it is a file that the first worker of a training run would
     open. Raises UserError, naming the node, for one that runs other sources or other versions of
-    what decides bytes, cannot read and write `store`, does not see `database`, or does not answer.
+    what decides bytes, cannot read and write `store`, is another machine than that of `database`,
+    or does not answer.
     """
     if not os.environ.get("RAY_ADDRESS"):
         return
@@ -414,24 +374,16 @@ def check_nodes(store: ArtifactStore, database: Path | None = None) -> None:
     }
     if not unknown:
         return
-    place = None if database is None else nearest_existing(database)
-    name = f"{_PREFIX}{uuid.uuid4().hex}"
-    probe = f"{store.root}/{name}"
+    probe = f"{store.root}/.probe-{uuid.uuid4().hex}"  # no kind of artifact has such a name
     with store_errors_explained(store.url):
         store.filesystem.makedirs(store.root, exist_ok=True)
-        store.filesystem.pipe_file(probe, name.encode())
+        store.filesystem.pipe_file(probe, b"")
+    question = (store, probe, computing_versions(), platform.node(), database)
     try:
-        asked = {node_id: ask_node(node_id, _look, store, name, place) for node_id in unknown}
+        asked = {node_id: ask_node(node_id, _problem, *question) for node_id in unknown}
         for node_id, reference in asked.items():
             where = f"the node {unknown[node_id]} of the cluster at {os.environ['RAY_ADDRESS']}"
-            try:
-                answer: _Answer = answer_of(reference, where, _ANSWER_SECONDS)
-            except UserError:
-                if _is_alive(node_id):
-                    raise
-                logger.warning("%s was lost while it was asked; it is left out", where)
-                continue
-            if problem := _problem(answer, store, database, place):
+            if problem := answer_of(reference, where, _ANSWER_SECONDS):
                 raise UserError(f"{where} {problem}")
             _known.add((node_id, store.url, database))
     finally:
@@ -439,56 +391,40 @@ def check_nodes(store: ArtifactStore, database: Path | None = None) -> None:
             store.filesystem.rm_file(probe)
 
 
-def _is_alive(node_id: str) -> bool:
-    """Whether the cluster lists a node as alive; it does for some seconds after its loss."""
-    return any(node["NodeID"] == node_id and node["Alive"] for node in ray.nodes())
-
-
-def _look(store: ArtifactStore, name: str, place: Path | None) -> _Answer:
-    """On the node: reads the probe of that name, and writes and removes a file of its own."""
-    path, trouble = f"{store.root}/{name}", ""
-    own = f"{path}-{uuid.uuid4().hex}"
+def _problem(
+    store: ArtifactStore,
+    probe: str,
+    driver_versions: Mapping[str, str],
+    driver_machine: str,
+    database: Path | None,
+) -> str:
+    """On a node: why it cannot take part, and the remedy; empty if it can."""
+    here = computing_versions()
+    names = [name for name, version in driver_versions.items() if here.get(name) != version]
+    if names:
+        theirs = ", ".join(f"{name} {here.get(name, 'none')}" for name in names)
+        ours = ", ".join(f"{name} {driver_versions[name]}" for name in names)
+        return (
+            f"runs other versions than this process, {theirs} instead of {ours}; install the same "
+            "on both, or take that node out of the cluster"
+        )
+    own = f"{probe}-{uuid.uuid4().hex}"
+    trouble = ""
     try:
-        if store.filesystem.cat_file(path) != name.encode():
-            trouble = "finds another file there than was written"
+        store.filesystem.cat_file(probe)
         store.filesystem.pipe_file(own, b"")
         store.filesystem.rm_file(own)
     except FileNotFoundError:
         trouble = "does not see it"
     except store_errors() as error:
         trouble = f"cannot read and write it ({first_line(error)})"
-    return _Answer(computing_versions(), trouble, _file_at(place))
-
-
-def _file_at(place: Path | None) -> _File | None:
-    if place is None or not place.exists():
-        return None
-    machine = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else platform.node()
-    return _File(machine, place.stat().st_dev, place.stat().st_ino)
-
-
-def _problem(
-    answer: _Answer, store: ArtifactStore, database: Path | None, place: Path | None
-) -> str:
-    """Why a node cannot take part, and the remedy; empty if it can."""
-    here = computing_versions()
-    different = [name for name, version in here.items() if answer.versions.get(name) != version]
-    if different:
-        theirs = ", ".join(f"{name} {answer.versions.get(name, 'none')}" for name in different)
-        ours = ", ".join(f"{name} {here[name]}" for name in different)
+    if trouble:
         return (
-            f"runs other versions than this process, {theirs} instead of {ours}; install the same "
-            "on both, or take that node out of the cluster"
+            f"cannot use the store {store.url}: it {trouble}; choose a runtime.store that all "
+            "nodes share and may write, such as s3://bucket/prefix or a mounted folder, or unset "
+            "RAY_ADDRESS to compute here"
         )
-    if answer.trouble:
-        remedy = (
-            "choose a runtime.store that all nodes share, such as s3://bucket/prefix or a mounted "
-            "folder, or unset RAY_ADDRESS to compute here"
-            if store.is_local
-            else "give that node the credentials and the network access that this process has"
-        )
-        return f"cannot use the store {store.url}: it {answer.trouble}; {remedy}"
-    if answer.file != _file_at(place):
+    if database is not None and platform.node() != driver_machine:
         return (
             f"cannot reach the tracker, to which a training run's first worker reports: {database} "
             "is a file of this machine; name an MLflow server that all nodes reach in "

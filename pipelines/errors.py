@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, NamedTuple, ParamSpec, TypeVar
-from urllib.parse import unquote, urlsplit, urlunsplit
+from typing import Annotated, ParamSpec, TypeVar
 
 from pydantic import PlainSerializer
 
@@ -70,31 +69,14 @@ def readable(folder: Path) -> Iterator[None]:
     except UserError:
         raise
     except (ValueError, OSError) as error:
-        said = " ".join(str(error).split())
-        if str(folder) not in said:
-            said = f"{folder} holds no model with its tokenizer that can be read: {said}"
-        raise UserError(said) from error
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"{folder} holds no model with its tokenizer that can be read: {reason}"
+        ) from error
 
 
 Uri = Annotated[str, PlainSerializer(redacted, return_type=str, when_used="json")]
 """A path or URI of the settings: as JSON or YAML, which are kept, it carries no secret."""
-
-
-class Credentials(NamedTuple):
-    """What an http server asks for."""
-
-    username: str
-    password: str
-
-
-def split_credentials(uri: str) -> tuple[str, Credentials | None]:
-    """An http URI without its user and password, and these; others come back as they are."""
-    parts = urlsplit(uri)
-    if parts.scheme not in ("http", "https") or not parts.username or not parts.password:
-        return uri, None
-    host = parts.netloc.rpartition("@")[2]
-    credentials = Credentials(unquote(parts.username), unquote(parts.password))
-    return urlunsplit(parts._replace(netloc=host)), credentials
 
 
 def without_secrets(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
@@ -127,12 +109,7 @@ def clean_error(error: BaseException) -> None:
         current.args = tuple(
             redacted(part) if isinstance(part, str) else part for part in current.args
         )
-        for name, value in _texts(current).items():
-            setattr(current, name, redacted(value))
-
-
-def _texts(error: BaseException) -> dict[str, str]:
-    """Attributes with text, such as MLflow's `message` and the `filename` of an OSError."""
-    names = {*vars(error), *(("filename", "filename2") if isinstance(error, OSError) else ())}
-    found = {name: getattr(error, name) for name in names}
-    return {name: value for name, value in found.items() if isinstance(value, str)}
+        # Such as MLflow's `message` and the `filename` of an OSError.
+        for name in (*vars(current), "filename", "filename2"):
+            if isinstance(value := getattr(current, name, None), str):
+                setattr(current, name, redacted(value))

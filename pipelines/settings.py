@@ -1,9 +1,8 @@
-"""The base of all settings, our environment variables, and the surroundings of a run."""
+"""The base of all settings, the home folder, and the surroundings of a run."""
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic_core import CoreSchema
@@ -14,8 +13,7 @@ from pipelines.errors import Uri, UserError
 class Tabs:
     """Annotates a discriminated union: each of its models is a tab of the Prefect form.
 
-    Prefect draws tabs with fields for `anyOf` and an empty box for pydantic's `oneOf`. Validation
-    stays the same.
+    Prefect draws tabs with fields for `anyOf` and an empty box for pydantic's `oneOf`.
     """
 
     def __get_pydantic_json_schema__(
@@ -50,21 +48,6 @@ class Settings(BaseModel):
         return self.model_dump(exclude_unset=only_what_was_set)
 
 
-VARIABLES: Final[Mapping[str, str]] = {
-    "BERTSMITH_HOME": "folder of a local set-up: store, registry, logs; default .bertsmith",
-    "BERTSMITH_STORE": "artifact store, a folder or s3://…; default the store of the home",
-    "BERTSMITH_CACHE": "folder for copies of remote artifacts; default ~/.cache/bertsmith",
-    "BERTSMITH_CACHE_BYTES": "how large the cache may grow; default 50 GiB",
-    "BERTSMITH_WAIT_FOR_NODES_SECONDS": "how long a training run waits for nodes; default 0",
-    "BERTSMITH_MLFLOW_LOGIN": "http://user:password@host:port of the MLflow server that we serve",
-    # Of the image, its composition and its manifests (infra/).
-    "BERTSMITH_CREDENTIALS": "file of NAME=value lines that the image reads first",
-    "BERTSMITH_RAY_HEAD": "host:port of a cluster that the image joins beside its command",
-    "BERTSMITH_IMAGE": "the image of our roles",
-    "BERTSMITH_LISTEN": "address that the composition's pages listen on; default 127.0.0.1",
-}
-
-
 def home_folder(home: str | Path | None = None) -> Path:
     """The absolute home: what was given, else $BERTSMITH_HOME, else .bertsmith here.
 
@@ -78,19 +61,17 @@ def home_folder(home: str | Path | None = None) -> Path:
             f"the home folder {folder} has a ? in its name, where the address of a database ends; "
             "choose another with --home or $BERTSMITH_HOME"
         )
-    for path in (folder, *folder.parents):
-        if path.is_dir():
-            break
-        if path.exists():
-            raise UserError(
-                f"{path} is a file and cannot be the home folder; choose another with --home or "
-                "$BERTSMITH_HOME, or move the file away"
-            )
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    if not nearest.is_dir():
+        raise UserError(
+            f"{nearest} is a file and cannot be the home folder; choose another with --home or "
+            "$BERTSMITH_HOME, or move the file away"
+        )
     return folder
 
 
 def expanded(path: Path) -> Path:
-    """The path with a leading `~` or `~name` put in full; UserError where there is no such user."""
+    """The path with a leading `~` put in full; UserError where there is no such user."""
     try:
         return path.expanduser()
     except RuntimeError:
@@ -100,10 +81,7 @@ def expanded(path: Path) -> Path:
 
 
 def make_home(folder: Path) -> Path:
-    """Make the home, or a folder of it, where it is missing.
-
-    Raises UserError where that cannot be.
-    """
+    """Make the home, or a folder of it, where it is missing; UserError where that cannot be."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -208,10 +186,10 @@ class RuntimeSettings(Settings):
         """
         if self.wait_for_nodes_seconds is not None:
             return self
-        text = os.environ.get("BERTSMITH_WAIT_FOR_NODES_SECONDS", "").strip()
-        if text and not text.isdecimal():
+        text = os.environ.get("BERTSMITH_WAIT_FOR_NODES_SECONDS") or "0"
+        if not text.isdecimal():
             raise UserError(
                 f"BERTSMITH_WAIT_FOR_NODES_SECONDS is {text!r}; set a number of seconds such as "
                 "900, or unset it"
             )
-        return self.model_copy(update={"wait_for_nodes_seconds": int(text or 0)})
+        return self.model_copy(update={"wait_for_nodes_seconds": int(text)})

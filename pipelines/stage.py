@@ -4,6 +4,7 @@ import itertools
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.errors import UserError
@@ -92,8 +93,7 @@ def check_tracker(runtime: RuntimeSettings) -> None:
 
     Raises UserError for an unknown scheme, a host without an open port, an unwritable file.
     """
-    uri = runtime.named_tracker()
-    if uri:
+    if uri := runtime.named_tracker():
         check_tracker_reachable(uri)
 
 
@@ -121,9 +121,8 @@ def check_nodes(runtime: RuntimeSettings, *, trains: bool = False) -> None:
     if os.environ.get("RAY_ADDRESS"):
         from pipelines import cluster  # imports Ray
 
-        uri = runtime.named_tracker()
-        database = database_file(uri) if uri else runtime.home_folder() / DATABASE_NAME
-        cluster.check_nodes(ArtifactStore(runtime.store_url()), database if trains else None)
+        database = _database(runtime) if trains else None
+        cluster.check_nodes(ArtifactStore(runtime.store_url()), database)
 
 
 def open_tracker(runtime: RuntimeSettings, tags: Mapping[str, str] | None = None) -> "Tracker":
@@ -134,10 +133,11 @@ def open_tracker(runtime: RuntimeSettings, tags: Mapping[str, str] | None = None
     """
     from pipelines.tracking.tracker import Tracker
 
-    named = runtime.named_tracker()
-    database = database_file(named) if named else make_home(runtime.home_folder()) / DATABASE_NAME
+    database, uri = _database(runtime), runtime.named_tracker()
+    if not uri:
+        make_home(runtime.home_folder())
     return Tracker(
-        uri=named or f"sqlite:///{database}",
+        uri=uri or f"sqlite:///{database}",
         experiment=runtime.experiment,
         artifact_location=(database.parent / "mlartifacts").as_uri() if database else None,
         tags=dict(tags or {}),
@@ -145,8 +145,18 @@ def open_tracker(runtime: RuntimeSettings, tags: Mapping[str, str] | None = None
 
 
 def has_registry(runtime: RuntimeSettings) -> bool:
-    """Whether models may be registered: a tracker is named, or the home's own was made."""
-    return bool(runtime.named_tracker()) or (runtime.home_folder() / DATABASE_NAME).exists()
+    """Whether there may be a registry: False where the file of an SQLite database is missing.
+
+    MLflow's client would create it, and it would say that no model is registered.
+    """
+    database = _database(runtime)
+    return database is None or database.exists()
+
+
+def _database(runtime: RuntimeSettings) -> Path | None:
+    """The tracker's SQLite file; None for a server."""
+    uri = runtime.named_tracker()
+    return database_file(uri) if uri else runtime.home_folder() / DATABASE_NAME
 
 
 def open_context(

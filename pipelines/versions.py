@@ -5,7 +5,7 @@ import platform
 import sys
 import unicodedata
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,7 +13,6 @@ _LIBRARIES = ("torch", "numpy", "pyarrow", "tokenizers", "ray", "mlflow", "prefe
 _PACKAGES = ("bert_core", "pipelines", "flows")
 _DECIDING = ("torch", "numpy", "pyarrow", "tokenizers")  # of what a stage's bytes are made by
 _CPUINFO = Path("/proc/cpuinfo")
-_COMPUTING = ("torch", "numpy", "tokenizers")
 
 
 @cache
@@ -66,13 +65,8 @@ def computing_versions() -> dict[str, str]:
 
     What follows a `+` in a version is left out: torch for GPUs and torch for CPUs may meet.
     """
-    found = {"Bertsmith's sources": source_digest(), "Python": versions_of("python").split()[1]}
-    for name in _DECIDING:
-        try:
-            found[name] = version(name).partition("+")[0]
-        except PackageNotFoundError:
-            found[name] = "none"
-    return found
+    own = {"Bertsmith's sources": source_digest(), "Python": versions_of("python").split()[1]}
+    return own | {name: version(name).partition("+")[0] for name in _DECIDING}
 
 
 def computing_machine() -> dict[str, str]:
@@ -83,8 +77,13 @@ def computing_machine() -> dict[str, str]:
     """
     import torch
 
-    name = _value_in(_CPUINFO, "model name") or platform.processor() or platform.machine()
-    libraries = [f"{library} {version(library)}" for library in _COMPUTING]
+    name = platform.processor() or platform.machine()
+    if _CPUINFO.is_file():
+        for line in _CPUINFO.read_text().splitlines():
+            if line.startswith("model name"):
+                name = line.partition(":")[2].strip()
+                break
+    libraries = [f"{library} {version(library)}" for library in ("torch", "numpy", "tokenizers")]
     return {
         "processor": f"{name}, {torch.backends.cpu.get_cpu_capability()}",
         "device": "cpu",
@@ -92,11 +91,3 @@ def computing_machine() -> dict[str, str]:
         "threads": str(torch.get_num_threads()),
         "libraries": ", ".join([f"python {platform.python_version()}", *libraries]),
     }
-
-
-def _value_in(path: Path, name: str) -> str:
-    """What the first line `name: value` of a file of Linux says; empty where there is none."""
-    if not path.is_file():
-        return ""
-    lines = (line.partition(":") for line in path.read_text().splitlines())
-    return next((value.strip() for key, _, value in lines if key.strip() == name), "")

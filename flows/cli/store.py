@@ -30,10 +30,12 @@ def show(context: typer.Context, home: Home = None, store: Store = None) -> None
             raise UserError(f"give options after {context.invoked_subcommand}")
         return
     from pipelines.registry.find import fingerprints_in_use
+    from pipelines.stage import has_registry
     from pipelines.store.pruning import take_inventory
 
     artifacts, tracker = _open(home, store), tracker_of(home)
-    models = fingerprints_in_use(tracker) if tracker.exists() else {}
+    is_there = has_registry(runtime_of(home))
+    models = fingerprints_in_use(tracker) if is_there else {}
     entries = take_inventory(artifacts)
     print(f"store    {redacted(artifacts.url)}\nregistry {tracker.shown_uri}\n")
     for each in entries:
@@ -75,13 +77,15 @@ def prune(
     Example: bertsmith store prune --days 7
     """
     from pipelines.registry.find import fingerprints_in_use
+    from pipelines.stage import has_registry
     from pipelines.store.pruning import plan, remove_entry, take_inventory
 
     now = datetime.now(UTC)
     artifacts, tracker = _open(home, store), tracker_of(home)
     entries = take_inventory(artifacts)
     print(f"store    {redacted(artifacts.url)}\nregistry {tracker.shown_uri}\n", flush=True)
-    has_models = tracker.exists() and bool(fingerprints_in_use(tracker))
+    is_there = has_registry(runtime_of(home))
+    has_models = is_there and bool(fingerprints_in_use(tracker))
     if not has_models and not without_models and _TRAINED & {e.kind for e in entries}:
         raise UserError(
             f"the registry {tracker.shown_uri} has no models, but the store "
@@ -89,7 +93,7 @@ def prune(
             "MLFLOW_TRACKING_URI or --home, or say --without-models"
         )
     since = now - timedelta(days=days)
-    in_use = fingerprints_in_use(tracker, since=since) if tracker.exists() else {}
+    in_use = fingerprints_in_use(tracker, since=since) if is_there else {}
     removals = plan(entries, in_use, now=now, days=days)
     for removal in removals:
         print(f"{_row(removal)}  older than {days:g} days, and nothing uses it")

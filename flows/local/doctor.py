@@ -78,7 +78,7 @@ def check_tracker(runtime: RuntimeSettings) -> str:
 
     stage.check_tracker(runtime)
     if not stage.has_registry(runtime):
-        return f"none yet: a run makes it in {runtime.home_folder()}"
+        return "none yet: a run makes it"
     tracker = stage.open_tracker(runtime)
     tracker.experiment_id()
     return tracker.shown_uri

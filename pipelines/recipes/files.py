@@ -13,7 +13,6 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from pipelines.errors import UserError
-from pipelines.io.files import check_is_text
 from pipelines.recipes.recipe import Recipe
 
 _PRESETS = files("pipelines.recipes") / "presets"
@@ -64,12 +63,8 @@ def flattened(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, 
 
 def differences(recipe: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
     """Every value of `recipe`, by dotted path, that is not that of `base`."""
-    usual = dict(flattened(base))
-    return {
-        path: value
-        for path, value in flattened(recipe)
-        if path not in usual or usual[path] != value
-    }
+    missing, usual = object(), dict(flattened(base))
+    return {path: value for path, value in flattened(recipe) if usual.get(path, missing) != value}
 
 
 def _validated(values: dict[str, Any], overrides: Sequence[str], subject: str) -> Recipe:
@@ -86,12 +81,11 @@ def _merged(base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]
     result = dict(base)
     for key, value in given.items():
         before = result.get(key)
-        if not (isinstance(value, Mapping) and isinstance(before, Mapping)):
-            result[key] = value
-        elif value.get("kind", before.get("kind")) == before.get("kind"):
-            result[key] = _merged(before, value)
-        else:
-            result[key] = dict(value)
+        result[key] = value
+        if isinstance(value, Mapping) and isinstance(before, Mapping):
+            kind = before.get("kind")
+            if value.get("kind", kind) == kind:
+                result[key] = _merged(before, value)
     return result
 
 
@@ -117,7 +111,10 @@ def _read_source(source: str) -> dict[str, Any]:
     if preset in preset_names():
         text = preset_text(preset)
     elif Path(source).is_file():
-        text = _text_of(source)
+        try:
+            text = Path(source).read_text(encoding="utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"the recipe {source!r} cannot be read as UTF-8: {error}") from None
     else:
         raise UserError(
             f"there is neither a preset nor a file named {source!r}"
@@ -128,30 +125,12 @@ def _read_source(source: str) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError) as error:
         where = " ".join(str(error).split())
         raise UserError(f"the recipe {source!r} is not valid YAML: {where}") from None
-    if values is None:
-        raise UserError(
-            f"the recipe {source!r} is empty; print one to begin with: bertsmith run demo "
-            "--show-recipe"
-        )
     if not isinstance(values, dict):
         raise UserError(
-            f"the recipe {source!r} has no sections such as `corpus:`, only {shortened(values)}"
+            f"the recipe {source!r} has no sections such as `corpus:`, only {shortened(values)}; "
+            "print one to begin with: bertsmith run demo --show-recipe"
         )
     return values
-
-
-def _text_of(source: str) -> str:
-    try:
-        data = Path(source).read_bytes()
-        check_is_text(data, f"the recipe {source!r}")
-        return data.decode("utf-8-sig")
-    except OSError as error:
-        raise UserError(f"the recipe {source!r} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"the recipe {source!r} is not UTF-8 at byte {error.start + 1}; convert it, for "
-            "instance with iconv"
-        ) from None
 
 
 def _apply_override(values: dict[str, Any], override: str) -> None:
@@ -180,7 +159,6 @@ def _apply_override(values: dict[str, Any], override: str) -> None:
 # Pydantic's sentences begin with the type of the value, and some end in how it was parsed.
 _SHOULD: Final = re.compile(r"^(Input|Value|List|Tuple|String) should ")
 _PARSED: Final = re.compile(r", (unable to parse|got a number).*")
-_OPTION: Final = re.compile(r"'([^']*)'")
 _PLAIN_TYPES: Final = {"int", "float", "str", "bool"}  # as members of a union
 
 
@@ -192,22 +170,25 @@ def explain(
     With the type of the settings, an unknown name is followed by similar ones.
     """
     settings = dict(_settings_in(settings_type)) if settings_type else {}
-    kinds = set(settings.values())
+    unions = _PLAIN_TYPES | set(settings.values())
     by_path: dict[str, list[Any]] = defaultdict(list)
     for fault in error.errors():
-        by_path[_path(fault["loc"], kinds)].append(fault)
+        # Pydantic names the members of unions that it tried, which no person wrote.
+        head, *parts = [str(part) for part in fault["loc"]] or [""]
+        plain = [part for part in parts if part.isidentifier() or part.isdecimal()]
+        by_path[".".join([head, *(part for part in plain if part not in unions)])].append(fault)
     return "\n".join(
-        _sentence(path, each, subject, settings)
-        for path, each in by_path.items()
+        _sentence(path, faults, subject, settings)
+        for path, faults in by_path.items()
         # A section is wrong because of something in it, which has a fault of its own.
         if not any(other.startswith(f"{path}.") for other in by_path)
     )
 
 
-def nearest(name: str, names: Iterable[str], section: str = "", *, cutoff: float = 0.7) -> str:
+def nearest(name: str, names: Iterable[str], *, cutoff: float = 0.7, most: int = 3) -> str:
     """`; did you mean …?` with the names that are spelled like `name`; empty where none is."""
-    near = get_close_matches(name, list(names), n=3, cutoff=cutoff)
-    return f"; did you mean {' or '.join(f'{section}{each}' for each in near)}?" if near else ""
+    near = get_close_matches(name, list(names), n=most, cutoff=cutoff)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def shortened(value: object) -> str:
@@ -217,13 +198,12 @@ def shortened(value: object) -> str:
 
 
 def _sentence(path: str, faults: list[Any], subject: str, settings: Iterable[str]) -> str:
-    """What is wrong with one setting: of several types that it may have, the one that fits best."""
-    deepest = max(len(fault["loc"]) for fault in faults)
-    faults = [fault for fault in faults if len(fault["loc"]) == deepest]
+    """What is wrong with one setting, which may be of several types."""
     fault = faults[0]
     if fault["type"] == "extra_forbidden":
-        near = _nearest_setting(path, settings) or "; see `bertsmith run --show-recipe`"
-        return f"{subject} has no setting {path!r}{near}"
+        plain = re.sub(r"\.\d+", "", path)
+        near = nearest(plain, settings, cutoff=0.9, most=1) or nearest(plain, settings, cutoff=0.65)
+        return f"{subject} has no setting {path!r}{near or '; see `bertsmith run --show-recipe`'}"
     if fault["type"] in ("value_error", "assertion_error"):
         rule = fault["msg"].partition(", ")[2]
     else:
@@ -234,36 +214,10 @@ def _sentence(path: str, faults: list[Any], subject: str, settings: Iterable[str
     # A check across settings names the values itself; the whole section would not help.
     got = "" if isinstance(fault["input"], Mapping) else f", got {shortened(fault['input'])}"
     context = fault.get("ctx", {})
-    options = _OPTION.findall(str(context.get("expected") or context.get("expected_tags")))
-    given = context.get("tag") or fault["input"]
-    near = nearest(given, options) if isinstance(given, str) else ""
+    options = re.findall("'([^']*)'", str(context.get("expected") or context.get("expected_tags")))
+    value = context.get("tag") or fault["input"]
+    near = nearest(value, options) if isinstance(value, str) else ""
     return f"{subject}: {path}: {rule}{got}{near}" if path else f"{subject}: {rule}{got}{near}"
-
-
-def _path(place: Iterable[int | str], kinds: set[str]) -> str:
-    """The dotted path of pydantic's location, without the members of unions that it tried."""
-    head, *parts = [str(part) for part in place] or [""]
-    named = (part.isidentifier() or part.isdecimal() for part in parts)
-    kept = [
-        part
-        for part, is_name in zip(parts, named, strict=True)
-        if is_name and part not in kinds | _PLAIN_TYPES
-    ]
-    return ".".join([head, *kept])
-
-
-def _nearest_setting(path: str, settings: Iterable[str]) -> str:
-    """Settings of the same section that are spelled nearly so, or of that name elsewhere."""
-    section, _, name = re.sub(r"\.\d+", "", path).rpartition(".")
-    start = f"{section}." if section else ""
-    siblings = [
-        each.removeprefix(start)
-        for each in settings
-        if each.startswith(start) and "." not in each.removeprefix(start)
-    ]
-    elsewhere = [each for each in settings if each.endswith(f".{name}")]
-    same = f"; did you mean {' or '.join(elsewhere[:3])}?" if elsewhere else ""
-    return nearest(name, siblings, start, cutoff=0.85) or same or nearest(name, siblings, start)
 
 
 def _settings_in(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, str]]:

@@ -216,7 +216,7 @@ def fingerprints_in_use(
     from pipelines.store.artifact import is_fingerprint
 
     users: dict[str, set[str]] = defaultdict(set)
-    with tracker.answering("to say which artifacts are in use"):
+    with tracker.answering():
         for name, tags in _tagged(tracker.client(), since):
             for key, value in tags.items():
                 if key.startswith(_PREFIX) and is_fingerprint(value):

@@ -61,14 +61,24 @@ def open_store(url: str, *, is_patient: bool) -> tuple[AbstractFileSystem, str]:
 
 @contextmanager
 def store_errors_explained(url: str) -> Iterator[None]:
-    """Raise UserError if the block finds that the store at `url` cannot be used."""
+    """Raise UserError if the block finds that the store at `url` cannot be used.
+
+    That a file is not there is an answer, and passes.
+    """
     try:
         yield
     except store_errors() as error:
-        reason = _reason(error)
-        if reason is None:
+        response = getattr(error.__cause__, "response", None) or {}
+        has_bucket = response.get("Error", {}).get("Code") != "NoSuchBucket"
+        if has_bucket and isinstance(error, FileNotFoundError | NotADirectoryError):
             raise
-        raise UserError(f"the store {url} cannot be used: {reason}") from error
+        raise UserError(
+            f"the store {url} cannot be used: {first_line(error)}; check its address and bucket "
+            "(AWS_ENDPOINT_URL), the credentials and their rights (AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, or AWS_PROFILE) and the network, or choose another store"
+            if not url.startswith(("/", "file:"))
+            else f"the store {url} cannot be used: {first_line(error)}; choose another store"
+        ) from error
 
 
 @contextmanager
@@ -92,37 +102,10 @@ def store_errors() -> tuple[type[Exception], ...]:
     return (OSError, *(getattr(module, name) for module, name in loaded if module is not None))
 
 
-def is_away(error: object) -> bool:
-    """Whether an error of the S3 client means no answer, or an incomplete one."""
-    botocore = sys.modules.get("botocore.exceptions")
-    if botocore is None or isinstance(error, botocore.SSLError):  # a refused certificate
-        return False
-    kinds = botocore.ConnectionError | botocore.HTTPClientError | botocore.IncompleteReadError
-    return isinstance(error, kinds)
-
-
-def lacks_credentials(error: Exception) -> bool:
+def lacks_credentials(error: object) -> bool:
     """Whether the S3 client found no credentials, or not all of them."""
     name = type(error).__name__
     return name in ("NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError")
-
-
-def _reason(error: Exception) -> str | None:
-    """Why the store cannot be used; None where the error is an answer, or is not understood."""
-    response = getattr(error.__cause__, "response", None) or {}
-    if lacks_credentials(error):
-        return NO_CREDENTIALS
-    if isinstance(error, PermissionError):
-        return f"access was denied ({first_line(error)}); check the credentials and its rights"
-    if response.get("Error", {}).get("Code") == "NoSuchBucket":
-        return f"its bucket is not there ({first_line(error)}); create it or choose another"
-    if isinstance(error, FileNotFoundError | NotADirectoryError):
-        return None
-    if is_away(error) or type(error).__module__.partition(".")[0] in ("aiohttp", "requests"):
-        return f"no server answers ({first_line(error)}); check AWS_ENDPOINT_URL and the network"
-    if isinstance(error, OSError) and error.strerror and error.filename:
-        return f"{error.filename}: {error.strerror}; choose another store"
-    return None
 
 
 def remove(filesystem: AbstractFileSystem, path: str) -> None:

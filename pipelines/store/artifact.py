@@ -39,10 +39,7 @@ _verified: dict[tuple[str, str], tuple[int, ...]] = {}
 def fingerprint_of(
     kind: str, version: int, settings: Mapping[str, Any], inputs: Mapping[str, str]
 ) -> str:
-    """Name an artifact by its kind, format version, settings and the fingerprints of its inputs.
-
-    Returns 32 hexadecimal digits (the first 128 bits of a SHA-256).
-    """
+    """The name of an artifact: 32 hexadecimal digits of a SHA-256 of all that made it."""
     recipe = {"kind": kind, "version": version, "settings": settings, "inputs": inputs}
     canonical = json.dumps(
         recipe, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
@@ -150,11 +147,7 @@ class Manifest(BaseModel):
 
 
 def read_manifest(text: bytes, url: str, kind: str, fingerprint: str) -> Manifest:
-    """The manifest of an artifact, whose text was read from `url`.
-
-    Raises UserError where the text is no manifest, is that of another artifact, or names files that
-    could lie outside of it.
-    """
+    """The manifest in `text`, read from `url`; UserError where it is none or is another's."""
     try:
         manifest = Manifest.model_validate_json(text)
     except ValidationError as error:

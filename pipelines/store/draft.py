@@ -1,6 +1,5 @@
 """A draft: an artifact being built, kept file by file, so that a stopped stage resumes."""
 
-import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from pydantic import ValidationError
 
-from pipelines.store.access import flush, full_disk_explained, scratch_folder, write_to_disk
+from pipelines.store.access import flush, full_disk_explained, write_to_disk
 from pipelines.store.artifact import (
     FileRecord,
     check_file_name,
@@ -68,18 +67,17 @@ class Draft:
         """
         check_file_name(name)
         # A local draft renames within its own file system; a remote one uploads from scratch space.
-        with full_disk_explained(name, self.work if self.is_local else tempfile.gettempdir()):
-            if self.is_local:
-                Path(self.work).mkdir(parents=True, exist_ok=True)
-                scratch = Path(tempfile.mkdtemp(prefix=".partial-", dir=self.work))
-            else:
-                scratch = scratch_folder()
-            try:
-                draft_file = DraftFile(scratch / Path(name).name)
-                yield draft_file
-                self._keep(name, draft_file)
-            finally:
-                shutil.rmtree(scratch, ignore_errors=True)
+        folder = Path(self.work) if self.is_local else Path(tempfile.gettempdir())
+        folder.mkdir(parents=True, exist_ok=True)
+        with (
+            full_disk_explained(name, folder),
+            tempfile.TemporaryDirectory(
+                prefix=".partial-", dir=folder, ignore_cleanup_errors=True
+            ) as scratch,
+        ):
+            draft_file = DraftFile(Path(scratch) / Path(name).name)
+            yield draft_file
+            self._keep(name, draft_file)
 
     def _keep(self, name: str, file: DraftFile) -> None:
         record = FileRecord(
@@ -136,10 +134,7 @@ class Draft:
         return Workspace(self.fingerprint, self.filesystem, self.work, self.work)
 
     def records(self, names: Iterable[str]) -> dict[str, FileRecord]:
-        """The record of every file named, each of them whole.
-
-        Raises RuntimeError, naming the file, if one is missing.
-        """
+        """The record of every file named; RuntimeError, naming it, if one is not whole."""
         records = {}
         for name in sorted(set(names)):
             record = self._record_of_whole(name)
@@ -193,10 +188,7 @@ class Workspace(Draft):
         if self.is_local:
             yield Path(path)
             return
-        scratch = scratch_folder()
-        try:
-            local = scratch / Path(name).name
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
+            local = Path(scratch) / Path(name).name
             self.filesystem.get_file(path, str(local))
             yield local
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)

@@ -79,15 +79,30 @@ def check_tracker_reachable(uri: str) -> None:
             f"runtime.tracking_uri={uri!r} is no address such as http://host:5000 ({error})"
         ) from None
     scheme = parts.scheme.partition("+")[0]  # a database may name its driver, as in mysql+pymysql
-    if scheme in _PORTS:
+    if scheme == "sqlite":
+        file = Path(_path_of(uri))
+        if not os.access(file if file.exists() else file.parent, os.W_OK) or file.is_dir():
+            raise UserError(
+                f"the tracker's database {file} cannot be written; name a file in a folder that "
+                "exists, as in sqlite:////absolute/path/mlflow.db"
+            )
+    elif scheme in _PORTS:
         if parts.password:
             raise UserError(
                 f"the address of the tracker {parts.hostname} holds a password; give it as "
                 "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
             )
-        _check_port(uri, parts.hostname or "", port, scheme)
-    elif scheme == "sqlite":
-        _check_writable(uri)
+        host = parts.hostname or ""
+        if urllib.request.getproxies().get(scheme) and not urllib.request.proxy_bypass(host):
+            return  # the proxy alone knows the way
+        try:
+            address = (host, port or _PORTS[scheme])
+            socket.create_connection(address, timeout=_CONNECT_SECONDS).close()
+        except OSError as error:
+            raise UserError(
+                f"the MLflow tracker at {uri} does not answer ({error.strerror or error}); start "
+                "it (`bertsmith up`) or choose another tracking_uri"
+            ) from error
     elif (scheme or uri) not in _OTHERS:
         raise UserError(
             f"runtime.tracking_uri={uri!r} begins with none of http://, https://, sqlite:///, "
@@ -95,41 +110,10 @@ def check_tracker_reachable(uri: str) -> None:
         )
 
 
-def _check_port(uri: str, host: str, port: int | None, scheme: str) -> None:
-    if not host:
-        raise UserError(f"runtime.tracking_uri={uri!r} names no host; write it as http://host:5000")
-    if urllib.request.getproxies().get(scheme) and not urllib.request.proxy_bypass(host):
-        return  # the proxy alone knows the way
-    try:
-        socket.create_connection((host, port or _PORTS[scheme]), timeout=_CONNECT_SECONDS).close()
-    except OSError as error:
-        raise UserError(
-            f"the MLflow tracker at {uri} does not answer ({error.strerror or error}); start it "
-            "(`bertsmith up`) or choose another tracking_uri"
-        ) from error
-
-
 def database_file(uri: str) -> Path | None:
     """The SQLite file at `uri`, which every process opens for itself; None for what serves many."""
-    if not uri.startswith("sqlite"):
-        return None
-    return Path(_path_of(uri)).absolute()
+    return Path(_path_of(uri)).absolute() if uri.startswith("sqlite") else None
 
 
 def _path_of(uri: str) -> str:
     return urlsplit(uri).path.removeprefix("/")  # sqlite:////absolute and sqlite:///relative
-
-
-def _check_writable(uri: str) -> None:
-    path = _path_of(uri)
-    if not path or path == ":memory:":
-        raise UserError(
-            f"runtime.tracking_uri={uri!r} names no SQLite file that other processes can open; "
-            "write sqlite:////absolute/path/mlflow.db"
-        )
-    file = Path(path)
-    if not os.access(file if file.exists() else file.parent, os.W_OK):
-        raise UserError(
-            f"the tracker's database {file} cannot be written; make its folder, or choose another "
-            "tracking_uri"
-        )

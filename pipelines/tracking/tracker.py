@@ -18,44 +18,7 @@ from requests import HTTPError
 from sqlalchemy.exc import SQLAlchemyError
 
 from pipelines.errors import UserError, first_line, redacted
-from pipelines.store.access import FULL, is_away, store_errors
-from pipelines.tracking.address import database_file
-
-_WILL_FAIL_AGAIN = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
-_TRANSIENT_CODES = frozenset(
-    (
-        "INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "DEADLINE_EXCEEDED", "REQUEST_LIMIT_EXCEEDED",
-        "RESOURCE_EXHAUSTED", "CANCELLED",
-    )
-)  # fmt: skip
-_TOO_MANY_REQUESTS = 429
-
-
-def is_transient(error: object) -> bool:
-    """Whether a tracker, a store, a disk or a network failed in a way that a retry may cure."""
-    seen: set[int] = set()  # an error that was raised from itself is its own cause
-    while isinstance(error, UserError) and id(error) not in seen:
-        if error.is_transient:
-            return True
-        seen.add(id(error))
-        error = error.__cause__  # a sentence around what the tracker or the store said
-    if is_away(error):
-        return True
-    if isinstance(error, MlflowException):
-        # MLflow says INTERNAL_ERROR of refused connections and of every 5xx without a code.
-        is_mistake = isinstance(error, InvalidUrlException)
-        return error.error_code in _TRANSIENT_CODES and not is_mistake
-    if isinstance(error, HTTPError) and error.response is not None:
-        status = error.response.status_code
-        return status >= 500 or status == _TOO_MANY_REQUESTS
-    is_lasting = isinstance(error, _WILL_FAIL_AGAIN) or getattr(error, "errno", None) in FULL
-    return isinstance(error, OSError) and not is_lasting
-
-
-def tracker_errors() -> tuple[type[Exception], ...]:
-    """What a tracker that fails may raise: where its files are kept, other errors than MLflow's."""
-    return (MlflowException, SQLAlchemyError, *store_errors())
-
+from pipelines.store.access import FULL, lacks_credentials, store_errors
 
 logger = logging.getLogger(__name__)
 logging.getLogger("mlflow").setLevel(logging.WARNING)  # it tells of every table it creates
@@ -65,10 +28,34 @@ COMPUTED_ON_TAG = "bertsmith.computed_on"  # .processor, … of the process that
 _TRAINING_VIEW = "custom_model_development"  # MLflow's page shows runs and curves first
 
 _PARAMS_AT_ONCE, _MOST_CHARACTERS = 100, 6_000  # that MLflow takes, of a batch and of a value
-_ANSWER_SECONDS = 5.0  # MLflow's own client waits for forty
-_TIMEOUT, _FILE_SECONDS = "MLFLOW_HTTP_REQUEST_TIMEOUT", 3600
-_ADDRESSES = ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI")
+_ANSWER_SECONDS = 5.0
 _one_at_a_time = threading.Lock()
+_WILL_FAIL_AGAIN = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+_TRANSIENT_CODES = (  # of MLflow, which says INTERNAL_ERROR of refused connections and any 5xx
+    "INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "DEADLINE_EXCEEDED", "REQUEST_LIMIT_EXCEEDED",
+    "RESOURCE_EXHAUSTED",
+)  # fmt: skip
+
+
+def is_transient(error: object) -> bool:
+    """Whether a tracker, a store, a disk or a network failed in a way that a retry may cure."""
+    while isinstance(error, UserError):  # a sentence around what the tracker or the store said
+        if error.is_transient or error.__cause__ is error:
+            return error.is_transient
+        error = error.__cause__
+    if isinstance(error, MlflowException):
+        return error.error_code in _TRANSIENT_CODES and not isinstance(error, InvalidUrlException)
+    if isinstance(error, HTTPError) and error.response is not None:
+        return error.response.status_code >= 500 or error.response.status_code == 429
+    if type(error).__module__.startswith("botocore."):  # S3's client
+        return not lacks_credentials(error) and "SSL" not in type(error).__name__
+    is_lasting = isinstance(error, _WILL_FAIL_AGAIN) or getattr(error, "errno", None) in FULL
+    return isinstance(error, OSError) and not is_lasting
+
+
+def tracker_errors() -> tuple[type[Exception], ...]:
+    """What a tracker that fails may raise: where its files are kept, other errors than MLflow's."""
+    return (MlflowException, SQLAlchemyError, *store_errors())
 
 
 def final(name: str) -> str:
@@ -76,37 +63,36 @@ def final(name: str) -> str:
     return f"final/{name}"
 
 
+@contextmanager
+def _environment_kept(*names: str) -> Iterator[None]:
+    """What the block does to these variables is undone."""
+    before = {name: os.environ.get(name) for name in names}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
 def make_default(uri: str) -> None:
     """Make `uri` this process's default server for runs and registered models.
 
-    MLflow also writes it into the environment, for subprocesses. There the next run of this process
-    would take it for the user's own setting, and use it for another home: so it is undone.
+    MLflow also writes it into the environment, where the next run of this process would take it
+    for the user's own setting, and use it for another home: so that is undone.
     """
-    with _one_at_a_time:
-        before = {name: os.environ.get(name) for name in _ADDRESSES}
+    with _one_at_a_time, _environment_kept("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI"):
         mlflow.set_tracking_uri(uri)
         mlflow.set_registry_uri(uri)
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 @contextmanager
 def time_for_files() -> Iterator[None]:
-    """Inside, a request of this process may take as long as a large file does.
-
-    A server answers an upload only once its own store has the whole file.
-    """
-    before = os.environ.get(_TIMEOUT)
-    os.environ[_TIMEOUT] = str(_FILE_SECONDS)  # MLflow reads it with each request
-    try:
+    """Inside, a request of this process may take an hour, as an upload of a large file does."""
+    with _environment_kept("MLFLOW_HTTP_REQUEST_TIMEOUT"):
+        os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = "3600"  # MLflow reads it with each request
         yield
-    finally:
-        os.environ.pop(_TIMEOUT, None)
-        if before is not None:
-            os.environ[_TIMEOUT] = before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,48 +109,32 @@ class Tracker:
         """The URI without its secrets."""
         return redacted(self.uri)
 
-    def exists(self) -> bool:
-        """Whether there may be a registry: False where the file of an SQLite database is missing.
-
-        MLflow's client would create it, and it would say that no model is registered.
-        """
-        file = database_file(self.uri)
-        return file is None or file.exists()
-
     def client(self) -> MlflowClient:
-        """A client of the server.
+        """A client of the server, which becomes this process's default too.
 
-        It becomes this process's default too: MLflow's SQL registry looks logged models up there.
+        MLflow's SQL registry looks logged models up there.
         """
         make_default(self.uri)
         return MlflowClient(tracking_uri=self.uri, registry_uri=self.uri)
 
     def answers(self) -> bool:
-        """Whether the server answers anything within seconds; a database is no server.
-
-        Ask before a record that the run can do without: MLflow's client waits long for an answer.
-        """
+        """Whether the server answers within seconds; MLflow's own client waits for forty."""
         if not self.uri.startswith("http"):
             return True
         try:
             requests.get(f"{self.uri.rstrip('/')}/health", timeout=_ANSWER_SECONDS)
         except requests.RequestException as error:
-            logger.warning(
-                "the tracker %s does not answer: %s", self.shown_uri, redacted(f"{error}")
-            )
+            logger.warning("the tracker %s does not answer: %s", self.shown_uri, first_line(error))
             return False
         return True
 
     def experiment_id(self) -> str:
-        """The experiment's id; the experiment is created where it is missing.
-
-        Raises UserError where the tracker does not answer.
-        """
+        """The experiment's id; it is created where it is missing. UserError without an answer."""
         with self.answering(), _taking_turns(self.uri):
             client = self.client()
-            found = client.get_experiment_by_name(self.experiment)
-            if found is not None:
-                return found.experiment_id
+            experiment = client.get_experiment_by_name(self.experiment)
+            if experiment is not None:
+                return experiment.experiment_id
             return client.create_experiment(
                 self.experiment, self.artifact_location, {"mlflow.experimentKind": _TRAINING_VIEW}
             )
@@ -176,10 +146,7 @@ class Tracker:
         params: Mapping[str, object],
         tags: Mapping[str, str],
     ) -> str:
-        """The id of a new run that records the artifact `fingerprint`.
-
-        Raises UserError where the tracker does not answer.
-        """
+        """The id of a new run that records the artifact `fingerprint`."""
         experiment_id = self.experiment_id()
         with self.answering():
             client = self.client()
@@ -189,46 +156,33 @@ class Tracker:
             return run.info.run_id
 
     def find_run(self, fingerprint: str) -> str | None:
-        """The id of the run that records the artifact `fingerprint`, if there is one.
+        """The id of the run that records the artifact `fingerprint`: the newest that finished.
 
-        It is the newest that finished, else the newest: an attempt that failed or goes on made
-        nothing of an existing model. Raises UserError where the tracker does not answer.
+        Where none did it is the newest, and where there is no run None.
         """
         recording = f"tags.`{FINGERPRINT_TAG}` = '{fingerprint}'"
         experiment_id = self.experiment_id()
         with self.answering():
-            client = self.client()
-            for wanted in (f"{recording} AND attributes.status = 'FINISHED'", recording):
-                for run in client.search_runs([experiment_id], wanted, max_results=1):
-                    return run.info.run_id
+            for condition in (f"{recording} AND attributes.status = 'FINISHED'", recording):
+                runs = self.client().search_runs([experiment_id], condition, max_results=1)
+                if runs:
+                    return runs[0].info.run_id
         return None
-
-    def computed_on(self, run_id: str) -> dict[str, str]:
-        """The machine that computed the figures of a run, as given to `finish`.
-
-        Raises UserError where the tracker does not answer.
-        """
-        prefix = f"{COMPUTED_ON_TAG}."
-        with self.answering():
-            tags = self.client().get_run(run_id).data.tags
-        return {k.removeprefix(prefix): v for k, v in tags.items() if k.startswith(prefix)}
 
     def finish(
         self,
         run_id: str,
         metrics: Mapping[str, float],
-        *,
         computed_on: Mapping[str, str] | None = None,
-        end_time: int | None = None,
     ) -> bool:
         """Record the final figures and end the run; False, and no error, where the tracker is away.
 
         `computed_on` is the machine that computed them, where it is known: a registered model
-        has to repeat them exactly on such a one. `end_time` is in milliseconds, now by default.
+        has to repeat them exactly on such a one.
         """
         if not self.answers():
             return False
-        now = end_time or now_ms()
+        now = now_ms()
         points = [Metric(final(key), value, now, 0) for key, value in metrics.items()]
         machine = computed_on or {}
         tags = [RunTag(f"{COMPUTED_ON_TAG}.{key}", value) for key, value in machine.items()]
@@ -242,10 +196,7 @@ class Tracker:
         return True
 
     def abandon(self, run_id: str, error: BaseException) -> None:
-        """End the run of work that `error` ended: KILLED where someone stopped it, else FAILED.
-
-        What stops a process, such as KeyboardInterrupt or a scheduler's signal, is no Exception.
-        """
+        """End the run of work that `error` ended: KILLED where someone stopped it, else FAILED."""
         status = "FAILED" if isinstance(error, Exception) else "KILLED"
         if not self.answers():
             return
@@ -264,27 +215,21 @@ class Tracker:
         known = client.get_run(run_id).data.params
         values = _params({key: value for key, value in params.items() if key not in known})
         for first in range(0, len(values), _PARAMS_AT_ONCE):
-            part = values[first : first + _PARAMS_AT_ONCE]
-            try:
-                client.log_batch(run_id, params=part)
-            except MlflowException:  # as where another process adds them at the same moment
-                if not client.get_run(run_id).data.params.keys() >= {each.key for each in part}:
-                    raise
+            client.log_batch(run_id, params=values[first : first + _PARAMS_AT_ONCE])
 
     def log_text(self, run_id: str, text: str, name: str) -> None:
         """Keep a text with the run as the file `name`."""
         self.client().log_text(run_id, text, name)
 
     @contextmanager
-    def answering(self, purpose: str = "") -> Iterator[None]:
-        """What the tracker says instead of an answer becomes one sentence, with its `purpose`."""
+    def answering(self) -> Iterator[None]:
+        """What the tracker says instead of an answer becomes one sentence."""
         try:
             yield
         except tracker_errors() as error:
             raise UserError(
-                f"the MLflow tracker at {self.shown_uri} failed{purpose and ' ' + purpose}: "
-                f"{first_line(error)}; check its address and password, start it (`bertsmith up`) "
-                "or choose another tracking_uri"
+                f"the MLflow tracker at {self.shown_uri} failed: {first_line(error)}; check its "
+                "address and password, start it (`bertsmith up`) or choose another tracking_uri"
             ) from error
 
 

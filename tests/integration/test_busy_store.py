@@ -28,16 +28,6 @@ def busy(monkeypatch: pytest.MonkeyPatch) -> Iterator[BusyStore]:
         yield busy
 
 
-def test_a_busy_store_is_waited_for_whatever_is_asked_of_it(busy: BusyStore) -> None:
-    store = ArtifactStore(f"s3://{BUCKET}/store")
-    files = store.filesystem
-    busy.be_busy(_BUSY_SECONDS)
-    files.pipe_file(f"{store.root}/small", b"small")
-    assert busy.refused
-    busy.be_busy(_BUSY_SECONDS)
-    assert files.cat_file(f"{store.root}/small") == b"small"
-
-
 def test_a_checkpoint_is_uploaded_when_the_store_answers_again(busy: BusyStore) -> None:
     """Through the file system that Ray Train writes with, in parts, in the middle of them."""
     store = ArtifactStore(f"s3://{BUCKET}/store")

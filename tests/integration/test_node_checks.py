@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,9 @@ from typing import NamedTuple
 
 import pytest
 
-from pipelines.versions import source_folders
+from pipelines import cluster as cluster_module
+from pipelines.store import ArtifactStore
+from pipelines.versions import computing_versions, source_folders
 
 pytestmark = pytest.mark.slow
 
@@ -48,13 +51,11 @@ import json, os, sys, time
 from pathlib import Path
 import ray
 from pipelines.store import ArtifactStore
-from pipelines.cluster import connect
-from pipelines.cluster import map_tasks
-from pipelines.cluster import check_nodes
+from pipelines.cluster import check_nodes, connect, map_tasks
 from pipelines.errors import UserError
 from pipelines.versions import computing_versions
 
-store, is_shipped, *files = sys.argv[1], json.loads(sys.argv[2]), *map(Path, sys.argv[3:])
+store, is_shipped, database = sys.argv[1], json.loads(sys.argv[2]), Path(sys.argv[1], "mlflow.db")
 deadline = time.monotonic() + 120
 
 def versions(item):
@@ -70,8 +71,7 @@ while ray.cluster_resources().get("CPU") != 1:
     time.sleep(0.2)
 told = {}
 try:
-    for database in files or [None]:
-        check_nodes(ArtifactStore(store), database)
+    check_nodes(ArtifactStore(store), database)
     told["same"] = map_tasks(versions, [0], num_workers=1) == [computing_versions()]
 except UserError as error:
     told["refused"] = str(error)
@@ -116,9 +116,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         process.communicate(timeout=120)
 
 
-def told(cluster: Cluster, store: Path, *databases: Path, is_shipped: bool) -> dict:
+def told(cluster: Cluster, store: Path, *, is_shipped: bool) -> dict:
     completed = subprocess.run(
-        [sys.executable, "-c", ASKING, str(store), json.dumps(is_shipped), *map(str, databases)],
+        [sys.executable, "-c", ASKING, str(store), json.dumps(is_shipped)],
         capture_output=True, text=True, timeout=300, check=False,
         env=cluster.environment, cwd=cluster.environment["RAY_TMPDIR"],
     )  # fmt: skip
@@ -150,16 +150,17 @@ def test_a_folder_that_a_node_does_not_see_is_no_store_of_the_cluster(cluster: C
     assert found["left"] == ["corpus"]
 
 
-def test_a_tracker_that_is_a_file_must_be_the_same_file_on_every_node(
-    cluster: Cluster, tmp_path: Path
+def test_a_tracker_that_is_a_file_is_for_nodes_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "mlflow.db").touch()
-    here = [tmp_path / "mlflow.db", tmp_path / "home" / "mlflow.db"]  # one is made only later
-    store = tmp_path / "store"
-    store.mkdir()
-    assert "same" in told(cluster, store, *here, is_shipped=True)
-    if cluster.hidden is None:
-        pytest.skip("this system gives a process no mounts of its own")
-    found = told(cluster, store, *here, cluster.hidden / "mlflow.db", is_shipped=True)
-    assert "cannot reach the tracker" in found["refused"]
-    assert f"{cluster.hidden / 'mlflow.db'} is a file of this machine" in found["refused"]
+    store = ArtifactStore(tmp_path)
+    store.filesystem.pipe_file(f"{store.root}/probe", b"")
+    question = (store, f"{store.root}/probe", computing_versions())
+    database = tmp_path / "mlflow.db"
+    assert cluster_module._problem(*question, platform.node(), database) == ""
+    assert cluster_module._problem(*question, "another", None) == ""
+    refused = cluster_module._problem(*question, "another", database)
+    assert (
+        f"cannot reach the tracker, to which a training run's first worker reports: {database}"
+        in (refused)
+    )

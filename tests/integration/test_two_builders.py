@@ -119,13 +119,7 @@ def _interleave(builders: list[Builder], number: int) -> set[bool]:
 
 
 def test_two_builders_one_winner(builders: list[Builder]) -> None:
-    for number in range(4):
-        assert _interleave(builders, number) == {True, False}
-
-
-@pytest.mark.slow
-def test_two_builders_one_winner_in_a_hundred_interleavings(builders: list[Builder]) -> None:
-    for number in range(100):
+    for number in range(8):
         assert _interleave(builders, number) == {True, False}
 
 
@@ -202,6 +196,6 @@ def test_a_missing_file_is_an_error_and_nothing_is_published(environment: dict[s
 
 
 def test_a_missing_bucket_is_told_by_its_code(environment: dict[str, str]) -> None:
-    with pytest.raises(UserError, match="its bucket is not there"):
+    with pytest.raises(UserError, match=r"s3://nowhere/store cannot be used: .* check its address"):
         _build(ArtifactStore("s3://nowhere/store"), lambda draft: Built([], {}))
     assert ArtifactStore(f"s3://{BUCKET}/a bucket").find("thing", "0" * 32) is None

@@ -6,9 +6,6 @@ Add a case for every mistake that came up.
 
 import json
 import shutil
-import socket
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +15,6 @@ from pipelines.errors import UserError
 from pipelines.store import Artifact, ArtifactStore, Built, Draft
 
 Mistake = Callable[[Path, pytest.MonkeyPatch], object]
-ANSWER_SECONDS = 200  # of a very busy machine; before it were minutes
 
 
 def _write(draft: Draft) -> Built:
@@ -75,55 +71,6 @@ def _store_is_a_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> object:
     return ArtifactStore(folder / "file" / "deeper")
 
 
-def _s3_without_credentials(folder: Path, monkeypatch: pytest.MonkeyPatch) -> object:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_ENDPOINT_URL"):
-        monkeypatch.delenv(name, raising=False)
-    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
-        monkeypatch.setenv(name, str(folder / "none"))
-    # A machine whose metadata service takes a call and never answers it.
-    silent = socket.create_server(("127.0.0.1", 0))
-    monkeypatch.setenv(
-        "AWS_EC2_METADATA_SERVICE_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}/"
-    )
-    threading.Thread(target=_accept_only, args=(silent,), daemon=True).start()
-    _forget_clients()
-    try:
-        store = ArtifactStore("s3://bertsmith-nobody/store", is_patient=False)  # as a first look is
-        return store.find("corpus", "0" * 32)
-    finally:
-        silent.close()
-        _forget_clients()
-
-
-def _s3_where_nobody_answers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> object:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "testing")
-    _forget_clients()
-    try:
-        store = ArtifactStore("s3://bertsmith-nobody/store", is_patient=False)  # as a first look is
-        return store.find("corpus", "0" * 32)
-    finally:
-        _forget_clients()
-
-
-def _accept_only(server: socket.socket) -> None:
-    kept = []
-    while True:
-        try:
-            kept.append(server.accept())
-        except OSError:
-            return
-
-
-def _forget_clients() -> None:
-    from s3fs import S3FileSystem
-
-    S3FileSystem.clear_instance_cache()
-
-
 def _cache_bound(text: str) -> Mistake:
     def make(folder: Path, monkeypatch: pytest.MonkeyPatch) -> object:
         monkeypatch.setenv("BERTSMITH_CACHE_BYTES", text)
@@ -164,8 +111,6 @@ CASES: dict[str, tuple[Mistake, str]] = {
     "store of an unknown protocol": (_name("qq://bucket/x"), "qq:.*neither a folder nor a URL"),
     "store without its bucket": (_name("s3://"), "names no bucket"),
     "store that is a file": (_store_is_a_file, "cannot be written: .* is a file; choose another"),
-    "S3 without credentials": (_s3_without_credentials, "no credentials .* AWS_ACCESS_KEY_ID"),
-    "S3 where nobody answers": (_s3_where_nobody_answers, "no server answers .* AWS_ENDPOINT_URL"),
     "cache bound with a unit": (_cache_bound("50 GiB"), "=50 GiB is not a number of bytes"),
 }
 
@@ -176,8 +121,6 @@ def test_a_mistake_is_answered_in_one_sentence(
 ) -> None:
     monkeypatch.setenv("BERTSMITH_CACHE", str(tmp_path / "cache"))
     make, words = CASES[case]
-    started = time.perf_counter()
     with pytest.raises(UserError, match=words) as raised:
         make(tmp_path, monkeypatch)
-    assert time.perf_counter() - started < ANSWER_SECONDS
     assert "\n" not in str(raised.value)

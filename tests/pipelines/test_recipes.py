@@ -8,8 +8,6 @@ import yaml
 from pipelines.errors import UserError
 from pipelines.recipes.files import completed, differences, preset_names, read_recipe
 from pipelines.recipes.recipe import Recipe
-from pipelines.settings import RuntimeSettings
-from pipelines.stage import open_context
 
 
 def test_every_preset_is_a_whole_recipe_and_survives_its_own_yaml(tmp_path: Path) -> None:
@@ -106,26 +104,7 @@ def test_values_that_do_not_go_together_are_one_sentence(override: str, sentence
 def test_training_workers_are_a_number_a_range_or_auto(text, workers):
     recipe = read_recipe("demo", [f"runtime.training_workers={text}"])
     assert recipe.runtime.training_workers == workers
-    assert recipe.runtime.training_workers == workers
     assert Recipe.model_validate(yaml.safe_load(recipe.to_yaml())) == recipe
-
-
-def test_what_a_place_says_of_ranks_reaches_the_stages(tmp_path):
-    overrides = [
-        f"runtime.home={tmp_path}", "runtime.cpus_per_worker=3", "runtime.device=cpu",
-        "runtime.max_failures=7",
-        "runtime.checkpointed_layers=2",
-        "runtime.wait_for_nodes_seconds=900",
-    ]  # fmt: skip
-    runtime = read_recipe("demo", overrides).runtime
-    assert open_context(runtime).runtime == RuntimeSettings(
-        home=str(tmp_path),
-        cpus_per_worker=3,
-        device="cpu",
-        max_failures=7,
-        wait_for_nodes_seconds=900,
-        checkpointed_layers=2,
-    )
 
 
 def test_a_section_that_occurs_twice_is_named(tmp_path: Path) -> None:

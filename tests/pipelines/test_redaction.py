@@ -115,7 +115,7 @@ def test_errors_lose_their_secrets_and_keep_their_kind() -> None:
     [
         ("foo://host", "begins with none of http://"),
         ("http://ann:hidden@127.0.0.1:9", "holds a password; give it as MLFLOW_TRACKING_USERNAME"),
-        ("sqlite:////no/such/folder/mlflow.db", "cannot be written; make its folder"),
+        ("sqlite:////no/such/folder/mlflow.db", "cannot be written; name a file in a folder"),
     ],
 )
 def test_a_tracker_that_cannot_be_there_is_refused_at_once_and_without_mlflow(
