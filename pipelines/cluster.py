@@ -174,10 +174,7 @@ def nodes() -> list[dict[str, float]]:
 
 
 def local_cpus() -> int:
-    """Cores that this process may use, a container's quota included; at least 2, for two workers.
-
-    More busy threads than the quota would only be throttled.
-    """
+    """Cores that this process may use, a quota included; at least 2, for two workers."""
     return max(2, joblib.cpu_count())
 
 
@@ -360,9 +357,7 @@ def check_nodes(store: ArtifactStore, database: Path | None = None) -> None:
     """Check that every node of the cluster that RAY_ADDRESS names can work with this process.
 
     `database` is the tracker's, if it is a file that the first worker of a training run would
-    open. Raises UserError, naming the node, for one that runs other sources or other versions of
-    what decides bytes, cannot read and write `store`, is another machine than that of `database`,
-    or does not answer.
+    open. Raises UserError, naming the node, for one that cannot.
     """
     if not os.environ.get("RAY_ADDRESS"):
         return

@@ -1,8 +1,9 @@
-"""The base of all settings, the home folder, and the surroundings of a run."""
+"""The base of all settings, our environment variables, and the surroundings of a run."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic_core import CoreSchema
@@ -40,12 +41,26 @@ class Settings(BaseModel):
     )
 
     def values(self, *, only_what_was_set: bool = False) -> dict[str, Any]:
-        """All values with the secrets of addresses: to make another model from, not to save.
+        """All values with the secrets of addresses, to make another model from.
 
-        What is saved or shown is `model_dump(mode="json")`, which has no secrets; a recipe that is
-        read back from that has lost its passwords and signatures.
+        What is saved or shown is `model_dump(mode="json")`, which has none.
         """
         return self.model_dump(exclude_unset=only_what_was_set)
+
+
+VARIABLES: Final[Mapping[str, str]] = {
+    "BERTSMITH_HOME": "folder of a local set-up: store, registry, logs; default .bertsmith",
+    "BERTSMITH_STORE": "artifact store, a folder or s3://…; default the store of the home",
+    "BERTSMITH_CACHE": "folder for copies of remote artifacts; default ~/.cache/bertsmith",
+    "BERTSMITH_CACHE_BYTES": "how large the cache may grow; default 50 GiB",
+    "BERTSMITH_WAIT_FOR_NODES_SECONDS": "how long a training run waits for nodes; default 0",
+    "BERTSMITH_MLFLOW_LOGIN": "http://user:password@host:port of the MLflow server that we serve",
+    # Of the image, its composition and its manifests (infra/).
+    "BERTSMITH_CREDENTIALS": "file of NAME=value lines that the image reads first",
+    "BERTSMITH_RAY_HEAD": "host:port of a cluster that the image joins beside its command",
+    "BERTSMITH_IMAGE": "the image of our roles",
+    "BERTSMITH_LISTEN": "address that the composition's pages listen on; default 127.0.0.1",
+}
 
 
 def home_folder(home: str | Path | None = None) -> Path:
@@ -180,10 +195,7 @@ class RuntimeSettings(Settings):
         return self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", "")
 
     def with_waiting_resolved(self) -> "RuntimeSettings":
-        """The same with a number for `wait_for_nodes_seconds`.
-
-        Raises UserError where $BERTSMITH_WAIT_FOR_NODES_SECONDS is asked and is no number.
-        """
+        """The same with a number for `wait_for_nodes_seconds`; UserError where there is none."""
         if self.wait_for_nodes_seconds is not None:
             return self
         text = os.environ.get("BERTSMITH_WAIT_FOR_NODES_SECONDS") or "0"

@@ -89,19 +89,13 @@ class StageContext:
 
 
 def check_tracker(runtime: RuntimeSettings) -> None:
-    """Return in seconds where a tracker may answer; call it before anything is built.
-
-    Raises UserError for an unknown scheme, a host without an open port, an unwritable file.
-    """
+    """Raise UserError in seconds where no tracker can answer."""
     if uri := runtime.named_tracker():
         check_tracker_reachable(uri)
 
 
 def check_store_and_tracker(runtime: RuntimeSettings) -> None:
-    """Return in seconds where store and tracker may answer; call it before anything is built.
-
-    Raises UserError for a store or a tracker that cannot be one, or that does not answer.
-    """
+    """Raise UserError in seconds where store or tracker cannot be one, or do not answer."""
     if runtime.store_url().startswith("memory://"):
         raise UserError(
             "runtime.store cannot be memory://, which every process has for itself; choose a "
@@ -113,10 +107,9 @@ def check_store_and_tracker(runtime: RuntimeSettings) -> None:
 
 
 def check_nodes(runtime: RuntimeSettings, *, trains: bool = False) -> None:
-    """Return where every node of the cluster that RAY_ADDRESS names can take part.
+    """Raise UserError where a node of the cluster that RAY_ADDRESS names cannot take part.
 
-    Raises UserError for one that runs other code, does not see the store or, where something
-    `trains`, would find another tracker than this process, since that is a file.
+    Where something `trains` it has to reach the tracker too.
     """
     if os.environ.get("RAY_ADDRESS"):
         from pipelines import cluster  # imports Ray

@@ -36,10 +36,7 @@ def versions_of(*names: str) -> str:
 
 @cache
 def code_version() -> str:
-    """The package's version and a hash of its own sources, as in `0.1.0+src.1f0c9a2b`.
-
-    It needs no git and tells an edited checkout from a release.
-    """
+    """The package's version and a hash of its own sources, as in `0.1.0+src.1f0c9a2b`."""
     return f"{version('bertsmith')}+src.{source_digest()}"
 
 

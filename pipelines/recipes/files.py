@@ -20,11 +20,8 @@ _PRESETS = files("pipelines.recipes") / "presets"
 
 def preset_names() -> list[str]:
     """Names of the recipes that come with Bertsmith."""
-    return sorted(
-        item.name.removesuffix(".yaml")
-        for item in _PRESETS.iterdir()
-        if item.name.endswith(".yaml")
-    )
+    names = (item.name for item in _PRESETS.iterdir())
+    return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml"))
 
 
 def preset_text(name: str) -> str:
@@ -35,8 +32,7 @@ def preset_text(name: str) -> str:
 def read_recipe(source: str, overrides: Sequence[str] = ()) -> Recipe:
     """The recipe of a preset or a YAML file, with `dotted.path=value` overrides.
 
-    Raises UserError, one sentence a fault, for an unknown preset, a missing file, an unknown key or
-    a value out of bounds.
+    Raises UserError, one sentence a fault.
     """
     return _validated(_read_source(source), overrides, f"recipe {source!r}")
 

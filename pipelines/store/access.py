@@ -72,13 +72,13 @@ def store_errors_explained(url: str) -> Iterator[None]:
         has_bucket = response.get("Error", {}).get("Code") != "NoSuchBucket"
         if has_bucket and isinstance(error, FileNotFoundError | NotADirectoryError):
             raise
-        raise UserError(
-            f"the store {url} cannot be used: {first_line(error)}; check its address and bucket "
-            "(AWS_ENDPOINT_URL), the credentials and their rights (AWS_ACCESS_KEY_ID and "
-            "AWS_SECRET_ACCESS_KEY, or AWS_PROFILE) and the network, or choose another store"
-            if not url.startswith(("/", "file:"))
-            else f"the store {url} cannot be used: {first_line(error)}; choose another store"
-        ) from error
+        remedy = "choose another store"
+        if "://" in url:
+            remedy = (
+                "check its address and bucket (AWS_ENDPOINT_URL), the credentials and their rights "
+                "(AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE) and the network"
+            )
+        raise UserError(f"the store {url} cannot be used: {first_line(error)}; {remedy}") from error
 
 
 @contextmanager
@@ -173,10 +173,7 @@ _ABANDONED_SECONDS = 24 * 3600.0
 
 
 def scratch_folder() -> Path:
-    """A new temporary folder, which the caller removes.
-
-    Those that killed processes left a day ago or longer are removed here.
-    """
+    """A new temporary folder; those that killed processes left a day ago are removed."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         if folder.exists() and time.time() - folder.stat().st_mtime > _ABANDONED_SECONDS:
             shutil.rmtree(folder, ignore_errors=True)

@@ -193,10 +193,7 @@ class LocalCache:
     def fetch(
         self, filesystem: AbstractFileSystem, path: str, record: FileRecord, name: str
     ) -> Path:
-        """The local copy of the remote `path`, with verified bytes, as `name` in the cache.
-
-        Raises UserError, naming the remote file, where its bytes are not those of `record`.
-        """
+        """The local copy of the remote `path`, as `name`; UserError for other bytes."""
         target = self.files / name
         if not _is_kept(target, record):
             # All ranks of a node need it: one downloads it, and the waiting ones then find it.
@@ -304,10 +301,7 @@ class Artifact:
         return f"{self.root}/{self.manifest.path_of(name)}"
 
     def local(self, name: str) -> Path:
-        """A local path of the file `name`, with verified bytes.
-
-        Raises UserError, naming the file, where size or checksum differ from the manifest.
-        """
+        """A local path of the file `name`; UserError where it is not that of the manifest."""
         path = self.path(name)
         record = self.manifest.files[name]
         if not self._is_plain_folder:

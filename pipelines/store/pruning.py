@@ -35,10 +35,7 @@ class Entry:
 
 
 def take_inventory(store: ArtifactStore) -> list[Entry]:
-    """Everything in the store, the newest last; nothing is changed.
-
-    Raises UserError where the store does not answer.
-    """
+    """Everything in the store, the newest last."""
     groups: defaultdict[tuple[str, str], dict[str, Mapping[str, Any]]] = defaultdict(dict)
     entries: list[Entry] = []
     with store_errors_explained(store.url):

@@ -58,11 +58,7 @@ class ArtifactStore:
         return isinstance(self.filesystem, LocalFileSystem)
 
     def find(self, kind: str, fingerprint: str) -> Artifact | None:
-        """The artifact if it was published, else None.
-
-        Raises UserError where its manifest is damaged or another's, and where the store does not
-        answer.
-        """
+        """The artifact if it was published, else None; UserError for a damaged manifest."""
         root = f"{self.root}/{kind}/{fingerprint}"
         path = f"{root}/{MANIFEST_NAME}"
         try:

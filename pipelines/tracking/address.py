@@ -66,11 +66,7 @@ def _origin(address: str) -> str:
 
 
 def check_tracker_reachable(uri: str) -> None:
-    """Return where an MLflow tracker may answer at `uri`; takes at most a few seconds.
-
-    Raises UserError for a scheme that MLflow does not know, a password in the address of a server,
-    a host without a name or an open port, and a SQLite file that could not be written.
-    """
+    """Raise UserError, within seconds, where no MLflow tracker can answer at `uri`."""
     try:
         parts = urlsplit(uri)
         port = parts.port

@@ -4,7 +4,7 @@ import http.client
 import http.server
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
@@ -21,8 +21,6 @@ class BusyStore:
     def __init__(self, url: str) -> None:
         self._server = urlsplit(url).netloc
         self._busy_until = 0.0
-        self._trigger: Callable[[str, str], bool] | None = None
-        self._trigger_seconds = 0.0
         self.refused: list[str] = []  # paths that were asked for in vain
         proxy = self
 
@@ -44,15 +42,8 @@ class BusyStore:
         """Answer 503 from now on, for so long."""
         self._busy_until = time.monotonic() + seconds
 
-    def be_busy_once(self, trigger: Callable[[str, str], bool], seconds: float) -> None:
-        """Answer 503 for so long, starting with the first request whose method and path match."""
-        self._trigger, self._trigger_seconds = trigger, seconds
-
     def _answer(self, request: http.server.BaseHTTPRequestHandler) -> None:
         body = _body_of(request)
-        if self._trigger is not None and self._trigger(request.command, request.path):
-            self._trigger = None
-            self.be_busy(self._trigger_seconds)
         if time.monotonic() < self._busy_until:
             self.refused.append(request.path)
             _reply(request, 503, {"Content-Type": "application/xml"}, _SLOW_DOWN)

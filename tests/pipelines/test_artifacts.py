@@ -122,22 +122,18 @@ def test_two_builders_of_one_artifact_take_turns(tmp_path: Path) -> None:
     assert len(builds) == 1
 
 
-def _die_in_the_middle(draft: Draft) -> Built:
-    with draft.file("a.txt") as target:
-        target.path.write_text("whole")
-    with draft.file("b.txt") as target:
-        target.path.write_text("half")
-        os.kill(os.getpid(), signal.SIGKILL)
-    raise AssertionError("nobody survives that")
-
-
 def test_a_builder_killed_in_the_middle_leaves_no_artifact_and_its_whole_files(
     tmp_path: Path,
 ) -> None:
     program = (
-        "import sys\n"
-        "from tests.pipelines.test_artifacts import ArtifactStore, _build, _die_in_the_middle\n"
-        "_build(ArtifactStore(sys.argv[1]), _die_in_the_middle)\n"
+        "import os, signal, sys\n"
+        "from tests.pipelines.test_artifacts import ArtifactStore, _build\n"
+        "def die(draft):\n"
+        "    draft.write('a.txt', b'whole')\n"
+        "    with draft.file('b.txt') as target:\n"
+        "        target.path.write_text('half')\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "_build(ArtifactStore(sys.argv[1]), die)\n"
     )
     killed = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
     assert killed.returncode == -signal.SIGKILL
@@ -145,8 +141,7 @@ def test_a_builder_killed_in_the_middle_leaves_no_artifact_and_its_whole_files(
 
     def go_on(draft: Draft) -> Built:
         assert draft.finished("a.txt") == {}
-        with draft.file("b.txt") as target:
-            target.path.write_text("whole")
+        draft.write("b.txt", b"whole")
         return Built(["a.txt", "b.txt"], {})
 
     artifact = _build(ArtifactStore(tmp_path), go_on)

@@ -49,19 +49,21 @@ def _references(field: object) -> set[str]:
         ("nothing", [], "neither a preset nor a file named 'nothing'"),
         ("demo", ["vocabulary.size"], "is not section.setting=value"),
         ("demo", ["vocabulary.size=[1"], "is not valid YAML"),
+        ("demo", ["name=2026-02-30"], "'name=2026-02-30' is not valid YAML"),
+        ("list.yaml", [], "has no sections"),
+        ("open.yaml", [], "is not valid YAML"),
+        ("twice.yaml", [], r"'corpus' occurs twice .*line 3"),
     ],
 )
-def test_faults_are_sentences(source: str, overrides: list[str], message: str) -> None:
+def test_faults_are_sentences(
+    source: str, overrides: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("list.yaml").write_text("- 1\n")
+    Path("open.yaml").write_text("a: [\n")
+    Path("twice.yaml").write_text("name: a\ncorpus: {}\ncorpus: {}\n")
     with pytest.raises(UserError, match=message):
         read_recipe(source, overrides)
-
-
-def test_a_file_that_is_no_recipe_is_refused(tmp_path: Path) -> None:
-    for text, message in (("- 1\n", "has no sections"), ("a: [\n", "is not valid YAML")):
-        path = tmp_path / "recipe.yaml"
-        path.write_text(text)
-        with pytest.raises(UserError, match=message):
-            read_recipe(str(path))
 
 
 def test_what_is_not_given_comes_from_the_base() -> None:
@@ -105,12 +107,3 @@ def test_training_workers_are_a_number_a_range_or_auto(text, workers):
     recipe = read_recipe("demo", [f"runtime.training_workers={text}"])
     assert recipe.runtime.training_workers == workers
     assert Recipe.model_validate(yaml.safe_load(recipe.to_yaml())) == recipe
-
-
-def test_a_section_that_occurs_twice_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "mine.yaml"
-    path.write_text("pretraining: {num_steps: 5}\nname: a\npretraining: {mask_fraction: 0.2}\n")
-    with pytest.raises(UserError, match=r"'pretraining' occurs twice .*line 3"):
-        read_recipe(str(path))
-    with pytest.raises(UserError, match="'name=2026-02-30' is not valid YAML"):
-        read_recipe("demo", ["name=2026-02-30"])

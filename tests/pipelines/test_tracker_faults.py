@@ -70,7 +70,7 @@ def trouble_of(uri: str) -> MlflowException:
 def test_a_server_that_is_busy_or_broken_is_worth_another_try(status: int) -> None:
     with broken_server(status) as uri:
         assert is_transient(trouble_of(uri))
-        with pytest.raises(UserError) as told:
+        with pytest.raises(UserError, match=f"the MLflow tracker at {uri} failed") as told:
             Tracker(uri=uri, experiment="tests").experiment_id()
         assert is_transient(told.value)
 
@@ -133,7 +133,7 @@ def test_a_store_that_is_away_is_worth_another_try_and_one_without_credentials_i
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-    with pytest.raises(UserError, match=r"no server answers .* AWS_ENDPOINT_URL") as told:
+    with pytest.raises(UserError, match=r"cannot be used: .*AWS_ENDPOINT_URL") as told:
         ArtifactStore("s3://bucket/store").find("corpus", "0" * 32)
     assert is_transient(told.value)
     S3FileSystem.clear_instance_cache()
@@ -142,7 +142,7 @@ def test_a_store_that_is_away_is_worth_another_try_and_one_without_credentials_i
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_CONFIG_FILE", "none")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "none")
-    with pytest.raises(UserError, match=r"no credentials .* AWS_ACCESS_KEY_ID") as told:
+    with pytest.raises(UserError, match=r"cannot be used: .*AWS_ACCESS_KEY_ID") as told:
         ArtifactStore("s3://bucket/store").find("corpus", "0" * 32)
     assert not is_transient(told.value)
     S3FileSystem.clear_instance_cache()
