@@ -1,4 +1,4 @@
-"""Tables in files: CSV and TSV, JSON lines and Parquet, row by row.
+"""Tables in files: CSV and TSV, JSON lines and Parquet, row by row; CoNLL's columns, SQuAD's JSON.
 
 One set of rules for labelled data, corpora and batches. Values are as written: `NA`, `null` and
 `01` are texts. Quotes enclose fields, but not between tabs, where they are ordinary characters.
@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from pydantic import Field, field_validator
@@ -37,6 +38,9 @@ _FORMATS: Final = {
 }  # fmt: skip
 _ROWS_AT_ONCE: Final = 1024
 _BUFFER_BYTES: Final = 2**20  # without a buffer a row group is read whole
+_BLANKS: Final = re.compile(" +")
+# A comment ("# sent_id = 1"), or ten columns of which the first is a number.
+_CONLL_U: Final = re.compile(r"# *\S+ *= |\d+([-.]\d+)?(\t[^\t]*){9}$")
 _LONE_SURROGATES: Final = re.compile("[\ud800-\udfff]")
 
 TableFormat = Literal["delimited", "jsonl", "parquet"]
@@ -224,6 +228,97 @@ def without_lone_surrogates(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: without_lone_surrogates(each) for name, each in value.items()}
     return value
+
+
+def squad_questions(path: str, encoding: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Of each question of SQuAD's JSON the title of its article, and its fields with its `context`.
+
+    Raises UserError for a file of another structure.
+    """
+    try:
+        with open_text(path, encoding) as text:
+            articles = without_lone_surrogates(json.load(text))["data"]
+        for article in articles:
+            title = str(article.get("title") or "")
+            for paragraph in article["paragraphs"]:
+                for question in paragraph["qas"]:
+                    yield (
+                        title,
+                        {
+                            **question,
+                            "question": question["question"],
+                            "answers": [] if question.get("is_impossible") else question["answers"],
+                            "context": paragraph["context"],
+                        },
+                    )
+    except UserError:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise UserError(
+            f"{path} does not have SQuAD's structure ({type(error).__name__}: {error}); fetch it "
+            "again, or give JSONL with question, context and answers"
+        ) from error
+
+
+def tagged_sentences(
+    path: str, encoding: str, word_column: str, tag_column: str
+) -> Iterator[tuple[int, list[str], list[str]]]:
+    """Sentences of CoNLL's columns: a word and its tag a line, an empty line after a sentence.
+
+    Of each, the number of its first line, its words and its tags. Tabs separate the columns of a
+    line that has any, and blanks those of the others. The word is in the first column and the tag
+    in the last, unless others are named by their number. `-DOCSTART-` lines are passed over. Raises
+    UserError for a line that is none, and for CoNLL-U.
+    """
+    with open_text(path, encoding) as lines:
+        width = word_at = tag_at = first = 0
+        words: list[str] = []
+        tags: list[str] = []
+        for number, line in enumerate(chain(lines, [""]), start=1):
+            text = line.strip("\r\n")
+            if not text.strip("\t "):
+                if words:
+                    yield first, words, tags
+                words, tags = [], []
+                continue
+            if text.startswith("-DOCSTART-"):
+                continue
+            if _CONLL_U.match(text):
+                raise UserError(
+                    f"line {number:,} of {path} is CoNLL-U; write a file of two columns with the "
+                    "FORM and the tag of every word, such as its UPOS"
+                )
+            cells = text.split("\t") if "\t" in text else _BLANKS.split(text.strip(" "))
+            if not width:
+                width = len(cells)
+                word_at = _conll_column(word_column, 0, width, path)
+                tag_at = _conll_column(tag_column, width - 1, width, path)
+            if len(cells) != width or width < 2:
+                raise UserError(
+                    f"line {number:,} of {path} has {len(cells)} columns, not {max(2, width)}: "
+                    f"{text[:60]!r}; correct or remove it"
+                )
+            word, tag = cells[word_at].strip(" "), cells[tag_at].strip(" ")
+            if not word or not tag:
+                raise UserError(
+                    f"line {number:,} of {path} has no {'tag' if word else 'word'}: {text[:60]!r}; "
+                    "correct or remove it"
+                )
+            first = first if words else number
+            words.append(word)
+            tags.append(tag)
+
+
+def _conll_column(name: str, usual: int, width: int, path: str) -> int:
+    """The index of a column that is named by its number."""
+    if not name:
+        return usual
+    if not name.isdecimal() or not 1 <= int(name) <= width:
+        raise UserError(
+            f"columns of {path} are named by their number from 1 to {width}, found {name!r}; "
+            "correct text_column or label_column"
+        )
+    return int(name) - 1
 
 
 @contextmanager

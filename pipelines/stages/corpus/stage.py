@@ -55,7 +55,6 @@ from pipelines.versions import versions_of
 
 # Where the text lies does not matter. Its bytes or commit and its labels are in the input's name.
 _IN_THE_INPUTS: Final = {"paths", "dataset", "revision"}
-_COUNTS: Final = ("documents", "sentences", "words", "bytes")
 
 
 def build_corpus(settings: CorpusSettings, context: StageContext) -> Artifact:
@@ -343,27 +342,16 @@ def _shard_name(split: str, index: int) -> str:
     return f"{split}-{index:06d}.arrow"
 
 
-def _describe(batch: pa.RecordBatch) -> dict[str, Any]:
-    """Counts of some documents, in all and by source.
-
-    Words lie between white space; bytes are those of the sentences in UTF-8.
-    """
-    sentences = batch.column("sentences")
-    flat = sentences.flatten()
-    num_sentences = pc.list_value_length(sentences).to_numpy(zero_copy_only=False)
-    document = np.repeat(np.arange(batch.num_rows), num_sentences)
-    words, num_bytes = (
-        np.bincount(document, each.to_numpy(zero_copy_only=False), minlength=batch.num_rows)
-        for each in (pc.add(pc.count_substring(flat, " "), 1), pc.binary_length(flat))
-    )
-    counts = np.stack([np.ones(batch.num_rows), num_sentences, words, num_bytes])
-    encoded = batch.column("source").dictionary_encode()
-    source = encoded.indices.to_numpy(zero_copy_only=False)
-    by_source = {
-        name.as_py(): _named(counts[:, source == index].sum(axis=1))
-        for index, name in enumerate(encoded.dictionary)
+def _describe(batch: pa.RecordBatch) -> dict[str, int]:
+    """Counts of some documents: words lie between white space, bytes are those of UTF-8."""
+    sentences = batch.column("sentences").flatten()
+    spaces = pc.sum(pc.count_substring(sentences, " ")).as_py() or 0
+    return {
+        "documents": batch.num_rows,
+        "sentences": len(sentences),
+        "words": spaces + len(sentences),
+        "bytes": pc.sum(pc.binary_length(sentences)).as_py() or 0,
     }
-    return {**_named(counts.sum(axis=1)), "by_source": by_source}
 
 
 def _add_up(total: dict[str, Any], more: dict[str, Any]) -> None:
@@ -373,7 +361,3 @@ def _add_up(total: dict[str, Any], more: dict[str, Any]) -> None:
             _add_up(total.setdefault(key, {}), value)
         else:
             total[key] = total.get(key, 0) + value
-
-
-def _named(counts: NDArray[np.float64]) -> dict[str, int]:
-    return {name: int(count) for name, count in zip(_COUNTS, counts, strict=True)}

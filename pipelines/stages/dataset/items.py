@@ -15,8 +15,6 @@ form a record has the fields
 """
 
 import hashlib
-import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
@@ -27,7 +25,7 @@ import numpy as np
 
 from bert_core.randomness import random_bits, uniform
 from pipelines.errors import UserError
-from pipelines.io.files import format_suffix, open_binary, open_text, reached, require_answer
+from pipelines.io.files import format_suffix, open_binary, reached, require_answer
 from pipelines.io.hugging_face import commit_of, name_of, rows_of
 from pipelines.io.tables import (
     cell_text,
@@ -35,8 +33,9 @@ from pipelines.io.tables import (
     delimiter_of,
     is_nothing,
     open_table,
+    squad_questions,
     table_format,
-    without_lone_surrogates,
+    tagged_sentences,
 )
 from pipelines.stages.dataset.settings import (
     CorpusSourceLabels,
@@ -66,9 +65,6 @@ _OPTIONAL: Final = {
 }  # fmt: skip
 _SETTINGS: Final = ("text_column", "second_text_column", "label_column", "choice_columns")
 _FEATURES: Final = b"huggingface"  # under which `datasets` describes the columns of a Parquet file
-_BLANKS: Final = re.compile(" +")
-# A comment ("# sent_id = 1"), or ten columns of which the first is a number.
-_CONLL_U: Final = re.compile(r"# *\S+ *= |\d+([-.]\d+)?(\t[^\t]*){9}$")
 _BLOCK_BYTES: Final = 2**20
 _ITEMS_INSPECTED: Final = 5000  # of a large file or split, before a run begins
 
@@ -152,7 +148,12 @@ def _records_of_file(path: str, form: Form, source: LabelledFile) -> Iterator[Re
     if kind == "squad":
         return _squad_records(path, source.encoding)
     if kind == "conll":
-        return _conll_records(path, source)
+        return (
+            Record(f"line {line:,}", "", {"words": words, "tags": tags})
+            for line, words, tags in tagged_sentences(
+                path, source.encoding, source.text_column, source.label_column
+            )
+        )
     table = open_table(path, source)
     features: Mapping[str, Any] = {}
     if table.schema is not None and _FEATURES in (table.schema.metadata or {}):
@@ -286,29 +287,11 @@ def _names_of_list(names: Sequence[str], values: list[int] | None) -> list[str |
 
 
 def _squad_records(path: str, encoding: str) -> Iterator[Record]:
-    """The questions of a file in order; those of an article are one group.
-
-    Raises UserError for a file of another structure.
-    """
-    try:
-        with open_text(path, encoding) as text:
-            articles = without_lone_surrogates(json.load(text))["data"]
-        for article in articles:
-            for paragraph in article["paragraphs"]:
-                for question in paragraph["qas"]:
-                    name = str(question.get("id", ""))
-                    place = f"question {name or repr(question['question'])}"
-                    fields = {**question, "context": paragraph["context"]}
-                    yield Record(
-                        place, str(article.get("title") or ""), _squad_fields(name, fields)
-                    )
-    except UserError:
-        raise
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise UserError(
-            f"{path} does not have SQuAD's structure ({type(error).__name__}: {error}); fetch it "
-            "again, or give JSONL with question, context and answers"
-        ) from error
+    """The questions of a file in order; those of an article are one group."""
+    for title, question in squad_questions(path, encoding):
+        name = str(question.get("id", ""))
+        place = f"question {name or repr(question['question'])}"
+        yield Record(place, title, _squad_fields(name, question))
 
 
 def _squad_fields(name: str, question: Mapping[str, Any]) -> dict[str, Any]:
@@ -316,7 +299,7 @@ def _squad_fields(name: str, question: Mapping[str, Any]) -> dict[str, Any]:
 
     Answers are a list of `{text, answer_start}`, or a table of such lists as `datasets` has it.
     """
-    answers = question["answers"] if not question.get("is_impossible") else []
+    answers = question["answers"]
     fields = {"id": name, "question": question["question"], "context": question["context"]}
     try:
         if isinstance(answers, dict):
@@ -327,64 +310,6 @@ def _squad_fields(name: str, question: Mapping[str, Any]) -> dict[str, Any]:
     except (ValueError, TypeError, KeyError, OverflowError):
         return {**fields, "answers": answers, "starts": None}
     return {**fields, "answers": texts, "starts": starts}
-
-
-def _conll_records(path: str, settings: LabelledFile) -> Iterator[Record]:
-    """Sentences of CoNLL's columns: a word and its tag a line, an empty line after a sentence.
-
-    Tabs separate the columns of a line that has any, and blanks those of the others. The word is in
-    the first column and the tag in the last, unless the settings name others by their number.
-    `-DOCSTART-` lines are passed over. Raises UserError for a line that is none, and for CoNLL-U.
-    """
-    with open_text(path, settings.encoding) as lines:
-        width = word_at = tag_at = first = 0
-        words: list[str] = []
-        tags: list[str] = []
-        for number, line in enumerate(chain(lines, [""]), start=1):
-            text = line.strip("\r\n")
-            if not text.strip("\t "):
-                if words:
-                    yield Record(f"line {first:,}", "", {"words": words, "tags": tags})
-                words, tags = [], []
-                continue
-            if text.startswith("-DOCSTART-"):
-                continue
-            if _CONLL_U.match(text):
-                raise UserError(
-                    f"line {number:,} of {path} is CoNLL-U; write a file of two columns with the "
-                    "FORM and the tag of every word, such as its UPOS"
-                )
-            cells = text.split("\t") if "\t" in text else _BLANKS.split(text.strip(" "))
-            if not width:
-                width = len(cells)
-                word_at = _conll_column(settings.text_column, 0, width, path)
-                tag_at = _conll_column(settings.label_column, width - 1, width, path)
-            if len(cells) != width or width < 2:
-                raise UserError(
-                    f"line {number:,} of {path} has {len(cells)} columns, not {max(2, width)}: "
-                    f"{text[:60]!r}; correct or remove it"
-                )
-            word, tag = cells[word_at].strip(" "), cells[tag_at].strip(" ")
-            if not word or not tag:
-                raise UserError(
-                    f"line {number:,} of {path} has no {'tag' if word else 'word'}: {text[:60]!r}; "
-                    "correct or remove it"
-                )
-            first = first if words else number
-            words.append(word)
-            tags.append(tag)
-
-
-def _conll_column(name: str, usual: int, width: int, path: str) -> int:
-    """The index of a column that is named by its number."""
-    if not name:
-        return usual
-    if not name.isdecimal() or not 1 <= int(name) <= width:
-        raise UserError(
-            f"columns of {path} are named by their number from 1 to {width}, found {name!r}; "
-            "correct text_column or label_column"
-        )
-    return int(name) - 1
 
 
 def read_parts(source: Source, family: TaskFamily, *, limit: int | None = None) -> Parts:
