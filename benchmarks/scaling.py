@@ -33,10 +33,10 @@ from bert_core.backends.context import keep_freed_memory, return_freed_memory
 from bert_core.batch import PretrainingBatch
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import PretrainingModel
-from bert_core.training.exchange import GradientExchange
+from bert_core.training.arena import GradientExchange
+from bert_core.training.loop import optimizer_step
 from bert_core.training.optimization import AdamW
 from bert_core.training.optimizer import OptimizationConfig
-from bert_core.training.step import optimizer_step
 
 SEQUENCES = {"tiny": 32, "mini": 16, "base": 8}  # per micro-batch
 TURNS = {"tiny": 15, "mini": 9, "base": 7}

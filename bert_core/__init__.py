@@ -33,13 +33,12 @@ _NAMES: Final = {  # by the module that defines them
     "model.rows": "RowModel row_model",
     "randomness": "random_bits",
     "training.guard": "GuardConfig SkippedStepsError",
-    "training.loop": "evaluate train",
+    "training.loop": "StepReport evaluate train",
     "training.optimization": "LAMB AdamW Muon build_optimizer",
     "training.optimizer": "OptimizationConfig Optimizer",
     "training.state": (
         "Position load_checkpoint load_encoder_into load_model save_checkpoint save_model"
     ),
-    "training.step": "StepReport",
     "vocabulary": "SPECIAL_TOKENS Normalization WordPieceTokenizer",
 }
 _MODULE_OF: Final = {

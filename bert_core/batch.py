@@ -100,10 +100,10 @@ class RaggedBatch(OfTensors):
         """
         ids = np.asarray(input_ids)
         sizes = np.asarray(lengths, dtype=np.int64)
-        if not sizes.size:
-            raise ValueError("a batch must hold at least one sequence, got none")
-        if sizes.min() < 1:
-            raise ValueError(f"every sequence must hold a token, got lengths {sizes.tolist()}")
+        if not sizes.size or sizes.min() < 1:
+            raise ValueError(
+                f"a batch must hold sequences of at least one token, got lengths {sizes.tolist()}"
+            )
         if ids.ndim != 1 or ids.size != sizes.sum():
             raise ValueError(
                 f"lengths must add up to the number of input ids, got {int(sizes.sum())} "
@@ -115,11 +115,6 @@ class RaggedBatch(OfTensors):
             token_types = np.zeros(ids.size, dtype=np.int64)
         else:
             starts = np.asarray(segment_b_start, dtype=np.int64)
-            if starts.shape != sizes.shape:
-                raise ValueError(
-                    f"segment_b_start must hold one index per sequence, got {starts.shape} "
-                    f"for {sizes.size} sequences"
-                )
             token_types = (positions >= np.repeat(starts, sizes)).astype(np.int64)
         return cls(
             input_ids=torch.from_numpy(ids.astype(np.int64)),
@@ -135,12 +130,8 @@ class RaggedBatch(OfTensors):
         cls, sequences: Sequence[Sequence[int]], segment_b_start: Sequence[int] | None = None
     ) -> Self:
         """Build the batch from B lists of ids; raises ValueError for none or an empty one."""
-        if not sequences:
-            raise ValueError("a batch must hold at least one sequence, got none")
-        arrays = [np.asarray(sequence, dtype=np.int64) for sequence in sequences]
-        return cls.from_arrays(
-            np.concatenate(arrays), segment_b_start, [array.size for array in arrays]
-        )
+        ids = [index for sequence in sequences for index in sequence]
+        return cls.from_arrays(ids, segment_b_start, [len(sequence) for sequence in sequences])
 
 
 def to_device(values: Tensor, device: torch.device | str) -> Tensor:
@@ -180,9 +171,8 @@ class LabelledBatch(OfTensors):
     none; multiple choice [B / C] int64 over C successive sequences each; span prediction [B, 2]
     int64, first and last token of the answer counted from the sequence's start, both 0 where
     there is none; sentence embedding, over N first texts, N second ones and any number more, [N]
-    float for cosines, [N] int64 topics or [N, 2] int64 numbers of first and second texts. A
-    language model predicts the next token and takes no labels: `labels` then holds [T] targets from
-    `next_token_labels`.
+    float for cosines, [N] int64 topics or [N, 2] int64 numbers of first and second texts; language
+    models [T] targets from `next_token_labels`.
     """
 
     tokens: RaggedBatch
@@ -201,8 +191,8 @@ class LabelledBatch(OfTensors):
         is_several = values.ndim == 2 and (values.is_floating_point() or values.dtype == torch.bool)
         is_exact = not is_several and not values.is_floating_point()
         values = values.long() if is_exact else values.float()
-        if is_several:
-            _check_unit_interval(values)
+        if is_several and not bool(((values >= 0) & (values <= 1)).all()):
+            raise ValueError("labels of several classes a text must lie in [0, 1]")
         if not is_exact:
             num_labels = values.numel()
         elif values.ndim == 2:
@@ -215,14 +205,6 @@ class LabelledBatch(OfTensors):
     def counts(self) -> dict[str, int]:
         """Over how many labels the loss of this batch sums."""
         return {"label": self.num_labels}
-
-
-def _check_unit_interval(labels: Tensor) -> None:
-    outside = labels[~((labels >= 0) & (labels <= 1))]  # NaN is on neither side
-    if outside.numel():
-        raise ValueError(
-            f"labels of several classes a text must lie in [0, 1], got {outside[0].item()}"
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

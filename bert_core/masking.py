@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from bert_core.config import check_number, check_whole
 from bert_core.randomness import Bits, fold_in, integers, uniform
 
 _CHOICE, _REPLACEMENT, _TOKEN = range(3)  # the three draws made from an example's key
@@ -29,15 +30,14 @@ class MaskingConfig:
     max_masked_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.fraction <= 1:
-            raise ValueError(f"fraction must lie in (0, 1], got {self.fraction}")
+        check_number("fraction", self.fraction, "lie in (0, 1]")
         if min(self.mask_share, self.random_share) < 0 or self.mask_share + self.random_share > 1:
             raise ValueError(
                 "mask_share and random_share must not be negative nor exceed 1 together, "
                 f"got {self.mask_share} and {self.random_share}"
             )
-        if self.max_masked_tokens is not None and self.max_masked_tokens < 1:
-            raise ValueError(f"max_masked_tokens must be at least 1, got {self.max_masked_tokens}")
+        if self.max_masked_tokens is not None:
+            check_whole("max_masked_tokens", self.max_masked_tokens, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -95,10 +95,13 @@ def mask_tokens(
     row = np.repeat(np.arange(row_lengths.size), row_lengths)  # [T]
     starts, sizes = _units(original, first_token, config.whole_words, vocabulary)
     rows = row[starts]
-    budgets = _budgets(row_lengths, config)
+    budgets = np.maximum(1, np.rint(row_lengths * config.fraction).astype(np.int64))
+    budgets = np.minimum(budgets, config.max_masked_tokens or _LIMIT)
     columns = starts - first_token[rows]
-    chosen = _choose(starts, sizes, rows, columns, budgets, keys, config.fraction)
-    positions = np.sort(_tokens_of_units(starts[chosen], sizes[chosen]))
+    chosen = _choose(sizes, rows, columns, budgets, keys)
+    starts, sizes = starts[chosen], sizes[chosen]
+    before = np.cumsum(sizes) - sizes
+    positions = np.sort(np.arange(int(sizes.sum())) + np.repeat(starts - before, sizes))
     masked_rows = row[positions]
     masked_columns = positions - first_token[masked_rows]
     masked = original.copy()
@@ -106,11 +109,6 @@ def mask_tokens(
         original[positions], keys[masked_rows], masked_columns, config, vocabulary
     )
     return MaskedTokens(input_ids=masked, positions=positions, labels=original[positions])
-
-
-def _budgets(lengths: NDArray[np.int64], config: MaskingConfig) -> NDArray[np.int64]:
-    budgets = np.maximum(1, np.rint(lengths * config.fraction).astype(np.int64))
-    return np.minimum(budgets, config.max_masked_tokens or _LIMIT)
 
 
 def _units(
@@ -135,13 +133,11 @@ def _units(
 
 
 def _choose(
-    starts: NDArray[np.int64],
     sizes: NDArray[np.int64],
     rows: NDArray[np.int64],
     columns: NDArray[np.int64],
     budgets: NDArray[np.int64],
     keys: Bits,
-    fraction: float,
 ) -> NDArray[np.int64]:
     """Indices of the units to mask: in each row's random order, every unit that still fits."""
     draws = fold_in(fold_in(keys, _CHOICE)[rows], columns) >> np.uint64(32)
@@ -150,20 +146,16 @@ def _choose(
     order_key |= columns.astype(np.uint64)
     left = budgets.copy()  # [B] tokens each row may still mask
     taken: list[NDArray[np.int64]] = []
-    # Low draws come first, and they nearly always suffice: the others need no sorting then.
-    is_early = draws < np.uint64(min(1.0, 2 * fraction) * 2**32)
-    for band in (np.flatnonzero(is_early), np.flatnonzero(~is_early)):
-        waiting = band[left[rows[band]] > 0]
-        order = waiting[np.argsort(order_key[waiting])]
-        # A unit that does not fit now never will: each pass drops those and takes all that fit
-        # in turn, so the passes are few (one where units are single tokens).
-        while order.size:
-            order = order[sizes[order] <= left[rows[order]]]
-            fits = _within_budget(sizes[order], rows[order], left)
-            taken.append(order[fits])
-            spent = np.bincount(rows[order[fits]], sizes[order[fits]], minlength=left.size)
-            left -= spent.astype(np.int64)
-            order = order[~fits]
+    order = np.argsort(order_key)
+    # A unit that does not fit now never will: each pass drops those and takes all that fit in turn,
+    # so the passes are few (one where units are single tokens).
+    while order.size:
+        order = order[sizes[order] <= left[rows[order]]]
+        fits = _within_budget(sizes[order], rows[order], left)
+        taken.append(order[fits])
+        spent = np.bincount(rows[order[fits]], sizes[order[fits]], minlength=left.size)
+        left -= spent.astype(np.int64)
+        order = order[~fits]
     return np.concatenate(taken) if taken else np.empty(0, dtype=np.int64)
 
 
@@ -176,11 +168,6 @@ def _within_budget(
     before_row = np.zeros(left.size, dtype=np.int64)
     before_row[rows[begins]] = total[begins] - sizes[begins]
     return total - before_row[rows] <= left[rows]
-
-
-def _tokens_of_units(starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    before = np.cumsum(sizes) - sizes
-    return np.arange(int(sizes.sum())) + np.repeat(starts - before, sizes)
 
 
 def _replacements(

@@ -19,7 +19,6 @@ Bits = NDArray[np.uint64]
 _GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MULTIPLIER_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MULTIPLIER_2 = np.uint64(0x94D049BB133111EB)
-_WORD = (1 << 64) - 1
 
 
 def random_bits(seed: int, purpose: str, *indices: ArrayLike) -> Bits:
@@ -45,12 +44,6 @@ def fold_in(bits: ArrayLike, index: ArrayLike) -> Bits:
     return _mix(np.atleast_1d(parent) ^ _mix(steps)).reshape(shape)
 
 
-def fold_in_word(bits: int, index: int) -> int:
-    """`fold_in` of one word and one index from 0, as Python's integers: the array costs more."""
-    child = (index * int(_GOLDEN_GAMMA) + int(_GOLDEN_GAMMA)) & _WORD
-    return _mix_word(bits ^ _mix_word(child))
-
-
 def uniform(bits: ArrayLike) -> NDArray[np.float64]:
     """A number in [0, 1) from each element of `bits`, on a grid of 2**-53."""
     whole: NDArray[np.float64] = (np.asarray(bits, dtype=np.uint64) >> np.uint64(11)).astype(float)
@@ -64,11 +57,6 @@ def integers(bits: ArrayLike, bound: ArrayLike) -> NDArray[np.int64]:
     """
     high = np.asarray(bits, dtype=np.uint64) >> np.uint64(32)
     return ((high * np.asarray(bound, dtype=np.uint64)) >> np.uint64(32)).astype(np.int64)
-
-
-def generator(seed: int, purpose: str, *indices: int) -> np.random.Generator:
-    """A generator of its own for (seed, purpose, indices), where draws come one after the other."""
-    return np.random.Generator(np.random.Philox(int(random_bits(seed, purpose, *indices))))
 
 
 class Permutation:
@@ -127,9 +115,3 @@ def _mix(value: Bits) -> Bits:
     value = (value ^ (value >> np.uint64(30))) * _MULTIPLIER_1
     value = (value ^ (value >> np.uint64(27))) * _MULTIPLIER_2
     return value ^ (value >> np.uint64(31))
-
-
-def _mix_word(value: int) -> int:
-    value = ((value ^ (value >> 30)) * int(_MULTIPLIER_1)) & _WORD
-    value = ((value ^ (value >> 27)) * int(_MULTIPLIER_2)) & _WORD
-    return value ^ (value >> 31)

@@ -156,8 +156,7 @@ class _NoGradients:
 def applied(function: type[Function], *arguments: Any) -> Any:
     """What `function.apply` gives; if gradients are off, by its forward pass alone.
 
-    Large products evict from the cache what autograd's bookkeeping reads. With packed biases, this
-    took a tenth off the time of a text of ten tokens.
+    It took a tenth off the time of a text of ten tokens.
     """
     if torch.is_grad_enabled():
         return function.apply(*arguments)

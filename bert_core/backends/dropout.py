@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bert_core.randomness import fold_in, fold_in_word, random_bits
+from bert_core.randomness import fold_in, random_bits
 
 _POOL = 1 << 20  # words
 CHUNK = 1 << 18  # elements that share a pair of offsets
@@ -71,14 +71,14 @@ class DropoutKey:
     def offsets(
         self, site: int, num_chunks: int, num_sequences: int | None = None
     ) -> NDArray[np.int64]:
-        """[2, chunks] where in the pool the stretches of a site's chunks begin.
+        """[2, chunks] or [2, N, chunks] where in the pool the stretches of a site's chunks begin.
 
-        [2, N, chunks] where each of N sequences has a stream of its own. The two always differ: the
-        exclusive or of a stretch with itself drops everything.
+        The two always differ: the exclusive or of a stretch with itself drops everything.
         """
-        stream = np.uint64(fold_in_word(fold_in_word(self.bits, self.layer), site))
-        streams = stream if num_sequences is None else fold_in(stream, np.arange(num_sequences))
-        drawn = fold_in(np.asarray(streams)[..., None], np.arange(num_chunks))
+        streams = fold_in(fold_in(np.uint64(self.bits), self.layer), site)
+        if num_sequences is not None:
+            streams = fold_in(streams, np.arange(num_sequences))
+        drawn = fold_in(streams[..., None], np.arange(num_chunks))
         lefts = (drawn & np.uint64(0xFFFFFFFF)) % np.uint64(_NUM_OFFSETS)
         distances = 1 + (drawn >> np.uint64(32)) % np.uint64(_NUM_OFFSETS - 1)
         return np.stack([lefts, (lefts + distances) % np.uint64(_NUM_OFFSETS)]).astype(np.int64)

@@ -11,7 +11,13 @@ from torch import Tensor, nn
 from bert_core.backends.dropout import DropoutKey
 from bert_core.batch import LabelledBatch, PretrainingBatch, RaggedBatch
 from bert_core.config import EncoderConfig
-from bert_core.model.encoder import Pooler, TaskHead, VocabularyHead, cross_entropy_sum
+from bert_core.model.encoder import (
+    Pooler,
+    TaskHead,
+    VocabularyHead,
+    cross_entropy_sum,
+    num_correct,
+)
 from bert_core.model.task_models import (
     MultiLabelClassifier,
     MultipleChoice,
@@ -23,13 +29,15 @@ from bert_core.model.task_models import (
     TaskModel,
     TokenClassifier,
 )
-from bert_core.model.trainable import (
-    Model,
-    Sum,
-    Sums,
-    TrainableModel,
-    classification_sums,
-)
+from bert_core.model.trainable import Model, Sum, Sums, TrainableModel
+
+
+def _classification_sums(name: str, logits: Tensor, labels: Tensor, count: int) -> Sums:
+    """Loss and number of correct answers of `logits` [N, C] for `labels` [N]."""
+    return {
+        f"{name}_loss": Sum(cross_entropy_sum(logits, labels), count),
+        f"{name}_accuracy": Sum(num_correct(logits, labels).float(), count),
+    }
 
 
 class PretrainingModel(TrainableModel):
@@ -75,11 +83,11 @@ class PretrainingModel(TrainableModel):
     def evaluation_sums(self, batch: PretrainingBatch) -> Sums:
         self._check_pairs(batch)
         mlm_logits, nsp_logits = self(batch.tokens, batch.masked_positions)
-        sums = classification_sums("mlm", mlm_logits, batch.masked_labels, batch.counts["mlm"])
+        sums = _classification_sums("mlm", mlm_logits, batch.masked_labels, batch.counts["mlm"])
         if nsp_logits is not None:
             labels = batch.next_sentence_labels
             assert labels is not None
-            sums |= classification_sums("nsp", nsp_logits, labels, batch.counts["nsp"])
+            sums |= _classification_sums("nsp", nsp_logits, labels, batch.counts["nsp"])
         return sums
 
     def _read(
@@ -111,10 +119,7 @@ class LanguageModel(TrainableModel):
 
     def __init__(self, config: EncoderConfig) -> None:
         if not config.causal:
-            raise ValueError(
-                "a language model needs a causal encoder, got causal=False: it would see the "
-                "token it has to predict"
-            )
+            raise ValueError("a language model needs a causal encoder, got causal=False")
         super().__init__(config)
         self.vocabulary_head = VocabularyHead(config)
 
@@ -134,7 +139,7 @@ class LanguageModel(TrainableModel):
     def evaluation_sums(self, batch: LabelledBatch) -> Sums:
         positions = torch.arange(batch.tokens.num_tokens, device=batch.labels.device)
         logits = self(batch.tokens, positions)
-        return classification_sums("label", logits, batch.labels, batch.num_labels)
+        return _classification_sums("label", logits, batch.labels, batch.num_labels)
 
 
 __all__ = [
@@ -182,10 +187,7 @@ MODELS: dict[str, type[Model]] = {
 
 
 def build_model(head_name: str, config: EncoderConfig, **settings: Any) -> Model:
-    """The model with the head of this name, with random weights from torch's generator.
-
-    Raises ValueError for another name, or settings that are impossible.
-    """
+    """The model with the head of this name and random weights; raises ValueError for another."""
     if head_name not in MODELS:
         raise ValueError(f"head must be one of {', '.join(MODELS)}, got {head_name!r}")
     return MODELS[head_name](config, **settings)

@@ -107,11 +107,7 @@ class Embeddings(nn.Module):
         self.layer_norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
 
     def forward(self, tokens: RaggedBatch, dropout_key: DropoutKey | None) -> Tensor:
-        """[T, D] the embedded tokens; summed in float32 whatever comes after.
-
-        Raises ValueError for a sequence longer than there are positions and, on a CPU, for ids
-        outside the tables.
-        """
+        """[T, D] the embedded tokens; raises ValueError for what the tables do not hold."""
         self._check_ids(tokens)
         backend = backend_for(tokens.input_ids.device)
         embedded = backend.look_up(self.token, tokens.input_ids)
@@ -247,8 +243,7 @@ class Encoder(nn.Module):
         """[T, D] the final hidden states; dropout happens where a `dropout_key` is given.
 
         With `positions`, P indices into the T tokens, only those: [P, D]. The last layer then
-        computes nothing beyond attention for the others: in pretraining five of six tokens, in
-        classification all but the first of each sequence.
+        computes nothing beyond attention for the others.
         """
         layout = backend_for(tokens.input_ids.device).lay_out(tokens)
         hidden = self.embeddings(layout.sort(tokens), dropout_key)
@@ -324,19 +319,15 @@ class TaskHead(nn.Module):
     """Dropout and one linear layer, over whatever a task reads.
 
     The rate is what the config says of classifiers unless given: as published, next sentence
-    prediction and span prediction have none. Raises ValueError for less than one output.
+    prediction and span prediction have none.
     """
 
     def __init__(
         self, config: EncoderConfig, num_outputs: int, *, dropout: float | None = None
     ) -> None:
         super().__init__()
-        if num_outputs < 1:
-            raise ValueError(f"a head needs at least one output, got {num_outputs}")
-        of_classifiers = config.classifier_dropout
-        if of_classifiers is None:
-            of_classifiers = config.hidden_dropout
-        self.dropout = of_classifiers if dropout is None else dropout
+        rates = (dropout, config.classifier_dropout, config.hidden_dropout)
+        self.dropout = next(rate for rate in rates if rate is not None)
         self.dense = Linear(config.hidden_size, num_outputs, config.initializer_range)
 
     def forward(self, hidden: Tensor, dropout_key: DropoutKey | None) -> Tensor:
@@ -360,11 +351,6 @@ def cross_entropy_sum(
         logits.float(), labels, weight=class_weights, reduction="sum",
         ignore_index=IGNORED_LABEL, label_smoothing=label_smoothing,
     )  # fmt: skip
-
-
-def binary_cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
-    """-log of the probability that each of [B, C] decisions is right, summed in float32."""
-    return F.binary_cross_entropy_with_logits(logits.float(), labels, reduction="sum")
 
 
 def num_correct(logits: Tensor, labels: Tensor) -> Tensor:

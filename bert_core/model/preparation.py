@@ -1,17 +1,14 @@
 """Changes to a model before its optimizer is built: freezing, resizing, informed initial weights.
 
-With the published initialization all heads of a small BERT read all positions equally, and for
-thousands of steps the model learns nothing but token frequencies: before a head can gain by reading
-a neighbour, queries, keys, values and the next layers have to agree on where neighbours are.
-`attend_to_neighbours` lets them start with that agreement. The idea of attention that begins as
-trained attention looks is that of Trockman and Kolter, "Mimetic Initialization of Self-Attention
-Layers" (2023); that offsets are rotations of sines is from Vaswani et al. (2017), section 3.5.
-
-D = hidden size, H = heads, K = head width, V = vocabulary, S = positions.
+With the published initialization the heads of a small BERT read all positions equally, and for
+thousands of steps it learns nothing but token frequencies, until queries, keys, values and the next
+layers agree on where neighbours are. `attend_to_neighbours` lets them start with that agreement.
+Attention that begins as trained attention looks is an idea of Trockman and Kolter, "Mimetic
+Initialization of Self-Attention Layers" (2023); that offsets are rotations of sines is from Vaswani
+et al. (2017), section 3.5. D = hidden size, K = head width, V = vocabulary, S = positions.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -26,22 +23,14 @@ from bert_core.model.trainable import Model
 def freeze(model: Model, *, embeddings: bool = False, layers: int = 0) -> tuple[str, ...]:
     """Freeze parts of the encoder and return the names of all frozen parameters.
 
-    Args:
-        model: what is to be trained, before its optimizer is built.
-        embeddings: the tables and their normalization. In pretraining the output layer shares the
-            token embeddings and is frozen with them.
-        layers: how many of the lowest layers; with `embeddings` and all layers only the head, with
-            its pooler, is trained.
-
-    A frozen parameter keeps every bit and costs no gradient; dropout does not change. Undo it with
-    `model.requires_grad_(True)`. Raises ValueError if the encoder has fewer layers, nothing is to
-    be frozen, or the model already has an optimizer.
+    `embeddings` are the tables and their normalization (in pretraining the output layer shares the
+    token embeddings and is frozen with them), `layers` how many of the lowest layers. Call it
+    before the optimizer is built, and undo it with `model.requires_grad_(True)`. Raises ValueError
+    if the encoder has fewer layers, or the model already has an optimizer.
     """
     num_layers = model.config.num_layers
     if not 0 <= layers <= num_layers:
         raise ValueError(f"layers must lie in [0, {num_layers}], got {layers}")
-    if not (embeddings or layers):
-        raise ValueError("nothing to freeze: pass embeddings=True or layers=…")
     _check_no_optimizer(model)
     prefixes = tuple(f"encoder.layers.{index}." for index in range(layers))
     prefixes += ("encoder.embeddings.",) if embeddings else ()
@@ -52,11 +41,10 @@ def freeze(model: Model, *, embeddings: bool = False, layers: int = 0) -> tuple[
 
 
 def checkpoint_activations(model: Model, num_layers: int) -> None:
-    """Activation checkpointing of the `num_layers` lowest layers; 0 undoes it.
+    """Let the `num_layers` lowest layers keep only their input; 0 undoes it.
 
-    They keep only their input, and the backward pass computes them again, a third more work, with
-    the same dropout: gradients are the same bit for bit (Chen et al., "Training Deep Nets with
-    Sublinear Memory Cost", 2016). Raises ValueError if the encoder has fewer layers.
+    The backward pass computes them again, a third more work, with the same dropout: gradients are
+    the same bit for bit (Chen et al., 2016). Raises ValueError if the encoder has fewer layers.
     """
     if not 0 <= num_layers <= model.config.num_layers:
         raise ValueError(f"num_layers must lie in [0, {model.config.num_layers}], got {num_layers}")
@@ -65,11 +53,7 @@ def checkpoint_activations(model: Model, num_layers: int) -> None:
 
 @torch.no_grad()
 def resize_positions(model: Model, num_positions: int) -> None:
-    """Let `model` read sequences of up to `num_positions` tokens.
-
-    Args:
-        model: what is changed, before its optimizer is built.
-        num_positions: fewer cut the table's end off; texts that fit give what they gave before.
+    """Let `model` read sequences of up to `num_positions` tokens; those that fit read as before.
 
     A learned table that grows repeats its rows in order, so that heads that attend a few tokens
     away work at once (Beltagy et al., 2020, section 5). Sinusoidal positions are computed, in any
@@ -95,14 +79,10 @@ def resize_positions(model: Model, num_positions: int) -> None:
 def resize_vocabulary(model: Model, num_tokens: int) -> None:
     """Let `model` read the ids below `num_tokens`, and predict them if it predicts tokens.
 
-    Args:
-        model: what is changed, before its optimizer is built.
-        num_tokens: fewer cut the last tokens off; the others keep their ids and numbers.
-
-    Each new token starts as the mean of all, output bias included, so that a trained model gives it
-    an average likelihood and predicts the others about as before; random rows may be likelier than
-    any (Hewitt, 2021). Raises ValueError for less than one token, and if the model has an optimizer
-    already.
+    The last tokens are cut off where it has more. Each new token starts as the mean of all, output
+    bias included, so that a trained model gives it an average likelihood and predicts the others
+    about as before (Hewitt, 2021). Raises ValueError for less than one token, and if the model has
+    an optimizer already.
     """
     check_whole("num_tokens", num_tokens, 1)
     _check_no_optimizer(model)
@@ -151,10 +131,9 @@ WORD_VECTOR_SCALE = 8.0
 
 
 def begin_as_word_vectors(encoder: Encoder, vectors: Tensor) -> None:
-    """Initialize token embeddings with `vectors` [V, D] of length 1.
+    """Initialize token embeddings with `vectors` [V, D] of length 1, scaled.
 
-    They are scaled to `WORD_VECTOR_SCALE` times the size of random embeddings. A token whose vector
-    is 0 keeps its random embedding. Raises ValueError for vectors of another shape.
+    A token whose vector is 0 keeps its random embedding. Raises ValueError for another shape.
     """
     table, width = encoder.embeddings.token, encoder.config.hidden_size
     if vectors.shape != table.shape:
@@ -171,9 +150,8 @@ def attend_to_neighbours(encoder: Encoder, *, seed: int, embedding_scale: float 
     The distances are -1, 1, -2, 2, ...; -1, -2, ... in a causal encoder. Position embeddings become
     sines and cosines that differ at every position. A head's queries and keys read the same of
     them, rotated by its distance, so that its score there is about `_SHARPNESS` and elsewhere
-    about 0. Values and outputs are random rotations, scaled to the size of what they are added to.
-    All of it can be trained away. Token embeddings are `embedding_scale` times as large as random
-    ones. Raises ValueError for fixed positions, which are not trained, and for heads of odd width.
+    about 0. Values and outputs are random rotations. Token embeddings are `embedding_scale` times
+    as large as random ones. Raises ValueError for fixed positions and for heads of odd width.
     """
     config = encoder.config
     heads, width = config.num_attention_heads, config.hidden_size // config.num_attention_heads
@@ -195,7 +173,8 @@ def attend_to_neighbours(encoder: Encoder, *, seed: int, embedding_scale: float 
     with torch.no_grad():
         encoder.embeddings.position.copy_(sines)
         weight = attention.to_qkv.weight.view(3, heads, width, config.hidden_size)
-        for head, distance in zip(range(heads), _distances(causal=config.causal), strict=False):
+        for head in range(heads):
+            distance = -(head + 1) if config.causal else (head // 2 + 1) * (-1, 1)[head % 2]
             block = slice(head * width, (head + 1) * width)
             turn = _rotation(distance * frequencies[head * width // 2 : (head + 1) * width // 2])
             weight[0, head, :, block] += (scale * turn).to(weight)
@@ -209,8 +188,8 @@ def attend_to_neighbours(encoder: Encoder, *, seed: int, embedding_scale: float 
 def predict_frequencies(head: VocabularyHead, counts: Tensor) -> None:
     """Initialize the bias of `head` so that it predicts tokens at their frequencies.
 
-    `counts` [V] are those in the text; give 0 for tokens that are never predicted. One is added to
-    each. Raises ValueError for another number of counts, or a negative one.
+    One is added to each of the `counts` [V]. Raises ValueError for another number of counts, or a
+    negative one.
     """
     if counts.shape != head.bias.shape or bool((counts < 0).any()):
         raise ValueError(
@@ -244,12 +223,3 @@ def _rotation(angles: Tensor) -> Tensor:
     cos, sin = angles.cos(), angles.sin()
     pairs = torch.stack((torch.stack((cos, -sin), -1), torch.stack((sin, cos), -1)), -2)
     return torch.block_diag(*pairs)
-
-
-def _distances(*, causal: bool) -> Iterator[int]:
-    distance = 0
-    while True:
-        distance += 1
-        yield -distance
-        if not causal:
-            yield distance

@@ -7,7 +7,6 @@ becomes a separate module, named by its hash, so that two classes of one name ar
 import hashlib
 import inspect
 import linecache
-import re
 import sys
 import traceback
 from abc import abstractmethod
@@ -30,8 +29,7 @@ CODE_FILE: Final = "task.py"  # in the folder of a saved model
 _ASKED: Final = (str, list[str])
 _LEARNED: Final = (str, int, float, list[str], list[int], list[float])
 _ANSWERED: Final = (str, int, float, list[str], list[float])
-_WITHOUT_MODEL: Final = ("texts", "guess", "scored")  # static: they are asked of a row alone
-_OF_MODEL: Final = ("forward", "loss", "answer")
+_METHODS: Final = ("texts", "forward", "loss", "answer", "guess", "scored")
 
 
 class RowModel(TrainableModel):
@@ -106,9 +104,9 @@ def row_model(source: str, name: str) -> type[RowModel]:
         and each.__module__ == module.__name__
     ]
     if len(own) != 1:
-        found = ", ".join(each.__name__ for each in own) or "none"
+        names = ", ".join(each.__name__ for each in own) or "none"
         raise ValueError(
-            f"{name}.py must hold one class that extends bert_core.RowModel, found {found}; give "
+            f"{name}.py must hold one class that extends bert_core.RowModel, found {names}; give "
             "each task a file of its own"
         )
     _check(own[0], f"{name}.py")
@@ -136,11 +134,10 @@ def _module_of(source: str, name: str) -> ModuleType:
             f"{name}.py must be Python, but line {error.lineno} is not ({error.msg}); correct it"
         ) from error
     except Exception as error:
-        line = traceback.extract_tb(error.__traceback__)[-1]
-        own = [each for each in traceback.extract_tb(error.__traceback__) if each.filename == shown]
-        place = f"line {own[-1].lineno}" if own else f"{line.filename}, line {line.lineno}"
+        frames = traceback.extract_tb(error.__traceback__)
+        line = [each.lineno for each in frames if each.filename == shown][-1]
         raise ValueError(
-            f"{name}.py could not be run: {type(error).__name__} in {place} ({error}); it may "
+            f"{name}.py could not be run: {type(error).__name__} in line {line} ({error}); it may "
             "import what is installed where models are served, and no other file of yours"
         ) from error
     return module
@@ -150,37 +147,27 @@ def _check(model: type[RowModel], file: str) -> None:
     """Raise ValueError for the first thing that the class lacks."""
     for name, kinds in (("takes", _ASKED), ("learns", _LEARNED), ("gives", _ANSWERED)):
         columns = getattr(model, name, None)
-        if not isinstance(columns, Mapping) or not columns or not _are_of(columns, kinds):
+        is_table = isinstance(columns, Mapping) and len(columns) > 0
+        if not is_table or not all(kind in kinds for kind in dict(columns or {}).values()):
             raise ValueError(
                 f"{model.__name__} in {file} must say what it {name}: columns by name, each of "
                 f"{', '.join(map(_called, kinds))}, found {columns!r}; add {name} = {{...}}"
             )
-    twice = sorted(set(model.takes) & set(model.learns))
-    if twice:
+    if twice := sorted(set(model.takes) & set(model.learns)):
         raise ValueError(
             f"{model.__name__} in {file} must not learn what it takes, found {', '.join(twice)} in "
             "both; leave it out of learns"
         )
-    if not re.fullmatch(r"\w+", str(getattr(model, "score", ""))):
-        raise ValueError(
-            f"{model.__name__} in {file} must name the figure that models are compared by; add "
-            'score = "...", a key of what scored gives'
-        )
-    for name in (*_OF_MODEL, *_WITHOUT_MODEL):
-        if getattr(model, name) is getattr(RowModel, name):
-            raise ValueError(f"{model.__name__} in {file} must define {name}, found none; add it")
-        is_static = isinstance(inspect.getattr_static(model, name), staticmethod | classmethod)
-        if name in _WITHOUT_MODEL and not is_static:
+    lacks = [name for name in _METHODS if getattr(model, name) is getattr(RowModel, name)]
+    lacks += [] if hasattr(model, "score") else ["score"]
+    if lacks:
+        raise ValueError(f"{model.__name__} in {file} must define {lacks[0]}, found none; add it")
+    for name in ("texts", "guess", "scored"):
+        if not isinstance(inspect.getattr_static(model, name), staticmethod):
             raise ValueError(
                 f"{name} of {model.__name__} in {file} must be a @staticmethod: it is asked "
                 "without a model; write that above it"
             )
-
-
-def _are_of(columns: Kinds, kinds: Sequence[Any]) -> bool:
-    return all(isinstance(name, str) for name in columns) and all(
-        kind in kinds for kind in columns.values()
-    )
 
 
 def _called(kind: Any) -> str:

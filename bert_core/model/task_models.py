@@ -19,7 +19,6 @@ from bert_core.model.encoder import (
     Linear,
     Pooler,
     TaskHead,
-    binary_cross_entropy_sum,
     cross_entropy_sum,
     num_correct,
     squared_error_sum,
@@ -33,18 +32,16 @@ from bert_core.model.trainable import (
     pooled,
 )
 
+# What a head for whole texts reads: the first token through a tanh layer, as published, or the mean
+# of all tokens, without a layer of its own.
 TextPooling = Literal["pooler", "mean"]
-"""What a head for whole texts reads: the pooled first token, as published, or all tokens' mean."""
 
 
 class TaskModel(TrainableModel):
     """A model that is fine-tuned: what it answers to a batch, and one loss of that."""
 
     def answers(self, batch: LabelledBatch, dropout_key: DropoutKey | None = None) -> Tensor:
-        """What is compared with the labels: logits, numbers or vectors.
-
-        Raises ValueError as `loss_sums` does.
-        """
+        """What is compared with the labels: logits, numbers or vectors; raises as `loss_sums`."""
         answers: Tensor = self(batch.tokens, dropout_key)
         return answers
 
@@ -81,43 +78,17 @@ class OneOfClasses(TaskModel):
 
     Training alone uses `label_smoothing` e, with which the target of an item's class is
     1 - e + e / C and that of the others e / C (Szegedy et al., 2016, section 7), and
-    `class_weights`, by which the losses of each class are multiplied. Neither is saved. Setting
-    them raises ValueError for a share outside [0, 1) and for weights that are not positive.
+    `class_weights`, by which the losses of each class are multiplied. Neither is saved.
     """
 
-    _label_smoothing = 0.0
-    _class_weights: Tensor | None  # a buffer that is not saved: on the model's device
-
-    def __init__(self, config: EncoderConfig) -> None:
-        super().__init__(config)
-        self.register_buffer("_class_weights", None, persistent=False)
-
-    @property
-    def label_smoothing(self) -> float:
-        """The share of the target that all classes get equally; 0 unless set."""
-        return self._label_smoothing
-
-    @label_smoothing.setter
-    def label_smoothing(self, share: float) -> None:
-        if not 0.0 <= share < 1.0:
-            raise ValueError(f"label_smoothing must lie in [0, 1), got {share}")
-        self._label_smoothing = share
-
-    @property
-    def class_weights(self) -> tuple[float, ...] | None:
-        """What the loss of each class is multiplied by; None unless set."""
-        return None if self._class_weights is None else tuple(self._class_weights.tolist())
-
-    @class_weights.setter
-    def class_weights(self, weights: Sequence[float] | None) -> None:
-        if weights is not None and not all(0.0 < weight < float("inf") for weight in weights):
-            raise ValueError(f"class_weights must be positive numbers, got {list(weights)}")
-        self._class_weights = None
-        if weights is not None:
-            self._class_weights = torch.tensor(weights, dtype=torch.float32, device=self.device)
+    label_smoothing: float = 0.0
+    class_weights: Sequence[float] | None = None
 
     def training_loss_sum(self, answers: Tensor, labels: Tensor) -> Tensor:
-        return cross_entropy_sum(answers, labels, self.label_smoothing, self._class_weights)
+        weights = None
+        if self.class_weights is not None:
+            weights = torch.tensor(self.class_weights, dtype=torch.float32, device=answers.device)
+        return cross_entropy_sum(answers, labels, self.label_smoothing, weights)
 
     def right_sums(self, answers: Tensor, batch: LabelledBatch) -> Sums:
         right = num_correct(answers, batch.labels).float()
@@ -141,11 +112,9 @@ class NextSentencePredictor(OneOfClasses):
 
 
 class TextModel(TaskModel):
-    """A head over one vector for each text, or pair of texts.
+    """A head over one vector for each text, or pair of texts, as `TextPooling` says.
 
-    `pooling` says which vector: "pooler" is a tanh layer over the first token (Devlin et al.,
-    2019); "mean" is the mean of all tokens, without a layer of its own. Raises ValueError for
-    another one.
+    Raises ValueError for another pooling.
     """
 
     def __init__(
@@ -170,7 +139,7 @@ class TextModel(TaskModel):
         """The linear layer from the vector that the head reads to what `forward` returns."""
         return self.task_head.dense
 
-    def outputs(self, tokens: RaggedBatch, dropout_key: DropoutKey | None = None) -> Tensor:
+    def forward(self, tokens: RaggedBatch, dropout_key: DropoutKey | None = None) -> Tensor:
         """[B, outputs] of the head."""
         if self.pooler is None:
             vectors = mean_of_tokens(self.encoder(tokens, dropout_key), tokens)
@@ -184,8 +153,8 @@ class TextLabeller(TextModel):
     """Gives each text, or pair of texts, `num_labels` logits; `labels` are the classes' names.
 
     With `reads_windows` one that is longer than the model reads is read in windows, whose
-    probabilities are averaged, as it was learned; else it loses its end. Raises ValueError where
-    `labels` are not `num_labels` different ones.
+    probabilities are averaged; else it loses its end. Raises ValueError where `labels` are not
+    `num_labels` different ones.
     """
 
     def __init__(
@@ -205,10 +174,6 @@ class TextLabeller(TextModel):
         settings = {**_named_classes(self.num_labels, self.labels), **super().head_settings()}
         return {**settings, "reads_windows": True} if self.reads_windows else settings
 
-    def forward(self, tokens: RaggedBatch, dropout_key: DropoutKey | None = None) -> Tensor:
-        """[B, C] logits, C = `num_labels`."""
-        return self.outputs(tokens, dropout_key)
-
 
 class SequenceClassifier(TextLabeller, OneOfClasses):
     """Which of `num_labels` classes a text, or a pair of texts, belongs to."""
@@ -220,23 +185,23 @@ class MultiLabelClassifier(TextLabeller):
     """Which of `num_labels` classes a text, or a pair of texts, belongs to: none, some or all.
 
     The loss and the accuracy count its B * C decisions, `label_exact_match` the texts all of whose
-    are right. Its losses raise ValueError for labels that are not [B, C] booleans or floats.
+    are right.
     """
 
     head_name = "multi_label_classification"
     figures = ("loss", "accuracy", "exact_match")
 
     def answers(self, batch: LabelledBatch, dropout_key: DropoutKey | None = None) -> Tensor:
-        wanted = (batch.tokens.num_sequences, self.num_labels)
-        if batch.labels.shape != wanted or not batch.labels.is_floating_point():
+        shape = (batch.tokens.num_sequences, self.num_labels)
+        if batch.labels.shape != shape or not batch.labels.is_floating_point():
             raise ValueError(
                 f"labels of several classes a text must be booleans or floats of shape "
-                f"{list(wanted)}, got {batch.labels.dtype} of shape {list(batch.labels.shape)}"
+                f"{list(shape)}, got {batch.labels.dtype} of shape {list(batch.labels.shape)}"
             )
         return super().answers(batch, dropout_key)
 
     def loss_sum(self, answers: Tensor, labels: Tensor) -> Tensor:
-        return binary_cross_entropy_sum(answers, labels)
+        return F.binary_cross_entropy_with_logits(answers.float(), labels, reduction="sum")
 
     def right_sums(self, answers: Tensor, batch: LabelledBatch) -> Sums:
         is_right = (answers > 0) == (batch.labels > 0.5)
@@ -254,7 +219,7 @@ class _NumberModel(TextModel):
 
     def forward(self, tokens: RaggedBatch, dropout_key: DropoutKey | None = None) -> Tensor:
         """[B] numbers."""
-        return self.outputs(tokens, dropout_key).squeeze(-1)
+        return super().forward(tokens, dropout_key).squeeze(-1)
 
 
 class SequenceRegressor(_NumberModel):
@@ -301,10 +266,7 @@ class SequenceRegressor(_NumberModel):
 
 
 class MultipleChoice(_NumberModel, OneOfClasses):
-    """Which of C texts fits; the batch holds the C of each question one after the other.
-
-    Its losses raise ValueError if the texts do not go into the questions.
-    """
+    """Which of C texts fits; the batch holds the C of each question one after the other."""
 
     head_name = "multiple_choice"
 
@@ -319,10 +281,7 @@ class MultipleChoice(_NumberModel, OneOfClasses):
 
 
 class TokenClassifier(OneOfClasses):
-    """Which of `num_labels` classes each token belongs to, such as the parts of names.
-
-    Raises ValueError if `labels` are not `num_labels` different ones.
-    """
+    """Which of `num_labels` classes each token belongs to; raises as `TextLabeller` does."""
 
     head_name = "token_classification"
     reads_every_token = True

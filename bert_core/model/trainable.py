@@ -16,7 +16,7 @@ from bert_core.backends.context import PackedWeights, Precision, compute_dtype, 
 from bert_core.backends.dropout import DropoutKey
 from bert_core.batch import RaggedBatch
 from bert_core.config import EmbeddingConfig, EncoderConfig
-from bert_core.model.encoder import Encoder, cross_entropy_sum, num_correct
+from bert_core.model.encoder import Encoder
 
 PACKED_TOKENS = 1024  # for fewer, packing all matrices once costs more than it saves
 
@@ -73,11 +73,10 @@ class Model(nn.Module):
         return computing(dtype, packed=packed)
 
     def pack(self) -> Self:
-        """Freeze all weights and keep them packed from one inference to the next.
+        """Freeze all weights and keep them packed, and so twice, from one inference to the next.
 
-        For many small requests on a CPU: a short text is answered up to twice as fast. Matrices are
-        then held twice. `requires_grad_(True)` undoes it. Changes of weights through `.data` are
-        not seen: call it again after them.
+        A short text is answered up to twice as fast on a CPU. `requires_grad_(True)` undoes it.
+        Changes of weights through `.data` are not seen: call it again after them.
         """
         self.requires_grad_(False)
         self._packed = {}
@@ -106,25 +105,15 @@ class TrainableModel(Model):
     def loss_sums(self, batch: Any, dropout_key: DropoutKey | None = None) -> Sums:
         """Each loss of `batch`, summed over the items it counts.
 
-        A loss that needs several passes of the encoder gives each a child of `dropout_key`. Raises
-        ValueError for a batch that lacks what the model needs or that it cannot read.
+        Raises ValueError for a batch that lacks what the model needs or that it cannot read.
         """
 
     @abstractmethod
     def evaluation_sums(self, batch: Any) -> Sums:
-        """Sums of the losses and of correct answers, by `figure_names`.
+        """Sums of the losses and of correct answers, by `figure_names`; raises as `loss_sums`.
 
-        Without gradients or dropout; they add up over batches and ranks to exact figures. Raises
-        ValueError as `loss_sums` does.
+        Without gradients or dropout; they add up over batches and ranks to exact figures.
         """
-
-
-def classification_sums(name: str, logits: Tensor, labels: Tensor, count: int) -> Sums:
-    """Loss and number of correct answers of `logits` [N, C] for `labels` [N]."""
-    return {
-        f"{name}_loss": Sum(cross_entropy_sum(logits, labels), count),
-        f"{name}_accuracy": Sum(num_correct(logits, labels).float(), count),
-    }
 
 
 def checked_labels(num_labels: int, labels: Sequence[str] | None) -> tuple[str, ...] | None:

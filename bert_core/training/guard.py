@@ -6,8 +6,7 @@ decide the same. What was skipped stays there until it is read.
 
 import math
 from dataclasses import dataclass
-from numbers import Real
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,9 +36,10 @@ class GuardConfig:
     max_skipped_in_a_row: int = 5
 
     def __post_init__(self) -> None:
-        factor = self.spike_factor
-        if factor is not None and not (isinstance(factor, Real) and factor > 1):
-            raise ValueError(f"spike_factor must be a number above 1 or None, got {factor!r}")
+        if self.spike_factor is not None and not self.spike_factor > 1:
+            raise ValueError(
+                f"spike_factor must be a number above 1 or None, got {self.spike_factor}"
+            )
         check_whole("max_skipped_in_a_row", self.max_skipped_in_a_row, 1)
 
 
@@ -52,35 +52,20 @@ class SkippedStep(NamedTuple):
     limit: float  # the largest norm allowed; infinite before there is a median
 
     def __str__(self) -> str:
-        if not math.isfinite(self.loss):
-            return f"the loss of step {self.step} is not finite ({self.loss})"
-        if not math.isfinite(self.grad_norm):
-            return f"the gradient of step {self.step} is not finite (norm {self.grad_norm})"
-        return (
-            f"the gradient of step {self.step} is out of all proportion "
-            f"(norm {self.grad_norm:.4g}, at most {self.limit:.4g})"
-        )
+        if math.isfinite(self.loss) and math.isfinite(self.grad_norm):
+            return (
+                f"the gradient of step {self.step} is out of all proportion "
+                f"(norm {self.grad_norm:.4g}, at most {self.limit:.4g})"
+            )
+        figure = "gradient" if math.isfinite(self.loss) else "loss"
+        return f"the {figure} of step {self.step} is not finite"
 
 
 class SkippedStepsError(FloatingPointError):
     """Too many steps in a row could not be taken; the weights are those before the first of them.
 
-    `last` is the last of them, `diagnosis` the largest gradients and parameters at it.
+    It says which was the last, and names the largest gradients and parameters at it.
     """
-
-    def __init__(self, last: SkippedStep, num_in_a_row: int, diagnosis: str = "") -> None:
-        steps = f"{num_in_a_row} steps in a row" if num_in_a_row > 1 else "a step"
-        super().__init__(
-            f"{steps} had to be skipped: {last}; {diagnosis}{'; ' if diagnosis else ''}"
-            "lower the learning rate, lengthen the warm-up, train in float32, look at the data of "
-            "these steps, or raise spike_factor where such norms are healthy"
-        )
-        self.last = last
-        self.num_in_a_row = num_in_a_row
-        self.diagnosis = diagnosis
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.last, self.num_in_a_row, self.diagnosis)
 
 
 class Guard:
@@ -92,9 +77,9 @@ class Guard:
         self.config = config
         self._floor = max_grad_norm or 0.0
         self._norms = torch.zeros(WINDOW, device=device)
-        self._num_taken = torch.zeros(1, dtype=torch.int64, device=device)
-        self._num_in_a_row = torch.zeros(1, dtype=torch.int64, device=device)
-        self._num_skipped = torch.zeros(1, dtype=torch.int64, device=device)
+        self._num_taken, self._num_in_a_row, self._num_skipped = (
+            torch.zeros(1, dtype=torch.int64, device=device) for _ in range(3)
+        )
         columns = len(SkippedStep._fields)
         self._skipped = torch.zeros(RECORD, columns, dtype=torch.float64, device=device)
         self._num_read = 0
@@ -142,17 +127,23 @@ class Guard:
     def new_skipped(self) -> list[SkippedStep]:
         """Steps skipped since the last call, the latest `RECORD` of them; waits for the device."""
         count = int(self._num_skipped)
-        rows = self._skipped.tolist()
         first = max(self._num_read, count - RECORD)
         self._num_read = count
-        new = (rows[number % RECORD] for number in range(first, count))
-        return [SkippedStep(int(step), *figures) for step, *figures in new]
+        return [self._skipped_step(number) for number in range(first, count)]
 
     def error(self, diagnosis: str = "") -> SkippedStepsError:
         """What ends training when its last steps were skipped; waits for the device."""
-        step, *figures = self._skipped[(int(self._num_skipped) - 1) % RECORD].tolist()
-        last = SkippedStep(int(step), *figures)
-        return SkippedStepsError(last, int(self._num_in_a_row), diagnosis)
+        last = self._skipped_step(int(self._num_skipped) - 1)
+        return SkippedStepsError(
+            f"{int(self._num_in_a_row)} steps in a row had to be skipped: {last}; "
+            f"{diagnosis}{'; ' if diagnosis else ''}lower the learning rate, lengthen the warm-up, "
+            "train in float32, look at the data of these steps, or raise spike_factor where such "
+            "norms are healthy"
+        )
+
+    def _skipped_step(self, number: int) -> SkippedStep:
+        step, *figures = self._skipped[number % RECORD].tolist()
+        return SkippedStep(int(step), *figures)
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that the next decision depends on, by name; the same on every rank."""
@@ -162,12 +153,9 @@ class Guard:
             "num_in_a_row": self._num_in_a_row,
         }
 
-    def load(self, saved: dict[str, Tensor] | None) -> None:
-        """Go on where `tensors` was taken; None: as at the beginning."""
+    def load(self, saved: dict[str, Tensor]) -> None:
+        """Go on where `tensors` was taken."""
         self._num_skipped.zero_()
         self._num_read = 0
         for name, tensor in self.tensors().items():
-            if saved is None:
-                tensor.zero_()
-            else:
-                tensor.copy_(saved[name])
+            tensor.copy_(saved[name])

@@ -138,22 +138,19 @@ def orthogonalized(matrices: Tensor) -> Tensor:
     """
     a, b, c = _COEFFICIENTS
     is_tall = matrices.shape[1] > matrices.shape[2]
-    found = matrices.bfloat16()
+    result = matrices.bfloat16()
     if is_tall:
-        found = found.mT
-    found = found / found.norm(dim=(1, 2), keepdim=True).clamp(min=_EPS)
+        result = result.mT
+    result = result / result.norm(dim=(1, 2), keepdim=True).clamp(min=_EPS)
     for _ in range(_NUM_ITERATIONS):
-        gram = found @ found.mT
+        gram = result @ result.mT
         polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
-        found = torch.baddbmm(found, polynomial, found, beta=a)
-    return found.mT if is_tall else found
+        result = torch.baddbmm(result, polynomial, result, beta=a)
+    return result.mT if is_tall else result
 
 
 def published_matrices(name: str, matrix: Tensor) -> tuple[Tensor, ...]:
-    """The published BERT's matrices in `matrix`, as views of it.
-
-    Queries, keys and values are made by one matrix [3D, D] here and by three [D, D] there.
-    """
+    """The published BERT's matrices in `matrix`: queries, keys and values have one each there."""
     return matrix.chunk(3) if name.endswith("attention.to_qkv.weight") else (matrix,)
 
 
@@ -166,7 +163,7 @@ def build_optimizer(model: nn.Module, config: OptimizationConfig) -> Optimizer:
 
 
 def state_size(model: nn.Module, config: OptimizationConfig) -> int:
-    """How many float32 numbers the optimizer of `model` will keep, on all ranks together."""
+    """How many float32 numbers the optimizer of `model` will keep."""
     rule = _rule(config)
     sizes = {name: p.numel() for name, p in model.named_parameters()}
     has_average = config.averaging_decay is not None

@@ -7,11 +7,10 @@ they update it. Skipping, averaging and saving are the same for all rules.
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from numbers import Real
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
@@ -19,12 +18,17 @@ from torch import Tensor, nn
 
 from bert_core.config import check_choice, check_number, check_whole
 from bert_core.files import check_names
-from bert_core.training.arena import ParameterArena
-from bert_core.training.exchange import GradientExchange
+from bert_core.training.arena import GradientExchange, ParameterArena
 from bert_core.training.guard import Guard, GuardConfig
 
 OptimizerName = Literal["adamw", "lamb", "muon"]
 Schedule = Literal["linear", "cosine", "constant", "warmup_stable_decay"]
+_RANGES = {
+    "learning_rate": "be positive and finite", "eps": "be positive and finite",
+    "max_grad_norm": "be positive and finite", "weight_decay": "be finite and not negative",
+    "layer_decay": "lie in (0, 1]", "decay_fraction": "lie in (0, 1]",
+    "muon_momentum": "lie in [0, 1)", "averaging_decay": "lie in [0, 1)",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +47,7 @@ class OptimizationConfig:
             full rate, the embeddings the lowest.
         rate_scales: factors of the rate for parameters whose names match a pattern such as
             "encoder.layers.*"; the first matching pattern counts.
-        averaging_decay: of the running average of the weights; None: no average is kept.
+        averaging_decay: of the running average of the weights; None: none is kept.
         muon_momentum: of Muon's running mean of gradients.
         exchange_dtype: in which gradients are sent between ranks; one rank alone rounds none.
         guard: which steps are skipped, and how many in a row stop training.
@@ -75,26 +79,14 @@ class OptimizationConfig:
             raise ValueError(
                 f"warmup_steps must lie in [0, {self.num_steps}], got {self.warmup_steps}"
             )
-        for name in ("learning_rate", "eps"):
-            check_number(name, getattr(self, name), "be positive and finite")
-        check_number("weight_decay", self.weight_decay, "be finite and not negative")
-        for name in ("layer_decay", "decay_fraction"):
-            check_number(name, getattr(self, name), "lie in (0, 1]")
-        check_number("muon_momentum", self.muon_momentum, "lie in [0, 1)")
-        if self.averaging_decay is not None:
-            check_number("averaging_decay", self.averaging_decay, "lie in [0, 1)")
-        norm = self.max_grad_norm
-        if norm is not None and not (isinstance(norm, Real) and norm > 0):
-            raise ValueError(f"max_grad_norm must be positive or None, got {norm!r}")
-        is_pair = isinstance(self.betas, Sequence) and len(self.betas) == 2
-        if not (is_pair and all(isinstance(beta, Real) and 0 <= beta < 1 for beta in self.betas)):
-            raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas!r}")
-        for pattern, scale in self.rate_scales.items():
-            if not (isinstance(scale, Real) and 0 < scale < math.inf):
-                raise ValueError(
-                    f"rate_scales must be positive and finite, got {scale!r} for {pattern!r}; to "
-                    "leave parameters as they are, freeze them before the optimizer is built"
-                )
+        for name, range_of in _RANGES.items():
+            value = getattr(self, name)
+            if value is not None or name not in ("averaging_decay", "max_grad_norm"):
+                check_number(name, value, range_of)
+        for beta in self.betas:
+            check_number("betas", beta, "lie in [0, 1)")
+        for scale in self.rate_scales.values():
+            check_number("rate_scales", scale, "be positive and finite")
         if self.optimizer is not None:
             check_choice("optimizer", self.optimizer, get_args(OptimizerName))
         check_choice("schedule", self.schedule, get_args(Schedule))
@@ -155,8 +147,7 @@ def parameter_groups(
 ) -> list[ParameterGroup]:
     """The trainable parameters of `model` by kind and rate, matrices first.
 
-    Raises ValueError for a rate scale that fits no parameter, and for a `layer_decay` in a model
-    without encoder layers.
+    Raises ValueError for a rate scale that fits no parameter.
     """
     names = [name for name, _ in model.named_parameters()]
     scales = _rate_scales(names, config)
@@ -182,12 +173,7 @@ def _rate_scales(names: list[str], config: OptimizationConfig) -> dict[str, floa
                 f"rate_scales must name parameters of the model, found none that fits {pattern!r}; "
                 "dict(model.named_parameters()) lists them"
             )
-    layers = [layer for layer in map(layer_of, names) if layer is not None]
-    if config.layer_decay != 1 and not layers:
-        raise ValueError(
-            f"layer_decay must be 1.0 for a model without encoder layers, got {config.layer_decay}"
-        )
-    num_layers = 1 + max(layers, default=-1)
+    num_layers = 1 + max((layer_of(name) or 0 for name in names), default=0)
     scales = {}
     for name in names:
         layer = layer_of(name)
@@ -205,30 +191,17 @@ def layer_of(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def check_unwrapped(model: nn.Module) -> None:
-    """Raise ValueError if FSDP or DDP wraps `model`, or a parameter is a DTensor."""
-    parts: list[object] = [*model.modules(), *model.parameters()]
-    wrapped = [part for part in parts if hasattr(part, "no_sync") or hasattr(part, "device_mesh")]
-    if wrapped:
-        raise ValueError(
-            f"an optimizer needs the model without a wrapper, got {type(wrapped[0]).__name__}: the "
-            "step adds gradients up over the ranks, divided by the counts of all of them, where a "
-            "wrapper would average means, and holds all parameters in one buffer"
-        )
-
-
 class Optimizer(ABC):
     """An update rule over a model's parameters in one buffer; biases and norms never decay.
 
     Build it once the model is on its device and frozen where it is to be: it moves the trainable
-    parameters into a `ParameterArena`. Raises ValueError if that cannot take them, for a model
-    that FSDP or DDP wraps, and if the config does not fit the model or names another optimizer.
+    parameters into a `ParameterArena`. Raises ValueError if that cannot take them, and if the
+    config does not fit the model or names another optimizer.
     """
 
     name: ClassVar[OptimizerName]
 
     def __init__(self, model: nn.Module, config: OptimizationConfig) -> None:
-        check_unwrapped(model)
         if config.optimizer not in (None, self.name):
             raise ValueError(
                 f"the config names the optimizer {config.optimizer!r}, but {self.name} was built; "
@@ -269,7 +242,7 @@ class Optimizer(ABC):
 
     @classmethod
     def _moments(cls, kind: Kind) -> tuple[str, ...]:
-        """The names of the running moments of a parameter: Adam's two, unless a rule has others."""
+        """The names of a parameter's running moments: Adam's two, unless a rule has others."""
         return ("mean", "variance")
 
     @abstractmethod
@@ -306,10 +279,7 @@ class Optimizer(ABC):
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """Inside the block the model has the average of its weights, or its own if none is kept.
-
-        For evaluating and saving; a step must not be taken inside. Waits for the device.
-        """
+        """Inside the block the model has the average of its weights, or its own if none is kept."""
         if self._average is None or not self.num_updates:
             yield
             return
@@ -326,7 +296,7 @@ class Optimizer(ABC):
         return int(self._num_updates)
 
     def _views(self) -> dict[str, dict[str, Tensor]]:
-        """The moments, and the average if one is kept, by parameter name: views of them."""
+        """The moments, and the average if one is kept, by parameter name."""
         views: dict[str, dict[str, Tensor]] = {}
         for segment in self._segments:
             for key, moment in segment.moments.items():
@@ -336,10 +306,7 @@ class Optimizer(ABC):
         return views
 
     def state_dict(self) -> dict[str, Any]:
-        """The moments, and the average, by parameter name; the guard and the number of updates.
-
-        Raises SkippedStepsError if too many steps were skipped: there is no state to continue from.
-        """
+        """What `load_state_dict` continues from; raises SkippedStepsError after a halt."""
         if self.guard.is_halted:
             raise self.guard.error()
         return {
@@ -357,14 +324,14 @@ class Optimizer(ABC):
         """
         kept = self._views()
         ours = _described(self.name, "average" in kept)
-        theirs = _described(state.get("optimizer", "adamw"), "average" in state)
+        theirs = _described(state["optimizer"], "average" in state)
         if ours != theirs:
             raise ValueError(
                 f"the state must be that of {ours}, found that of {theirs}; go on with the "
                 "optimizer and the averaging of the run that saved it"
             )
+        remedy = "; freeze exactly what the run that saved it had frozen"
         for key, views in kept.items():
-            remedy = "; freeze exactly what the run that saved it had frozen"
             check_names(state[key], views, f"the optimizer's {key}", remedy)
         for key, views in kept.items():
             for name, view in views.items():
@@ -372,7 +339,7 @@ class Optimizer(ABC):
         for segment in self._segments:
             segment.num_updates.fill_(state["num_updates"])
         self._num_updates.fill_(state["num_updates"])
-        self.guard.load(state.get("guard"))
+        self.guard.load(state["guard"])
 
 
 def _described(name: str, is_averaged: bool) -> str:

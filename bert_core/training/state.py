@@ -6,7 +6,7 @@ holds the optimizer and the position and loads without running code. A folder is
 temporary name and renamed, so that it is complete or absent.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from bert_core.config import EmbeddingConfig, EncoderConfig
 from bert_core.files import check_names, publish, read_json, read_tensors, write_json
 from bert_core.model.catalogue import MODELS, Model, SentenceEncoder, described
 from bert_core.model.rows import CODE_FILE, RowModel, row_model
-from bert_core.training.optimizer import Optimizer, layer_of
+from bert_core.training.optimizer import Optimizer
 
 WEIGHTS_FILE = "model.safetensors"
 CONFIG_FILE = "config.json"
@@ -54,21 +54,19 @@ def load_model(folder: Path | str, device: torch.device | str = "cpu") -> Model:
     config, path = read_config(folder), Path(folder) / CONFIG_FILE
     tensors = read_weights(folder)
     try:
-        encoder = EncoderConfig.from_dict(config["encoder"])
-        embedding = config.get("embedding")
-        if embedding is not None:
-            embedding = EmbeddingConfig.from_dict(embedding)
-        # Before memory is taken for what a broken file may say.
-        _check_num_layers(encoder, tensors)
-        with torch.device("meta"):
-            shapes = build(encoder, **config["settings"]).state_dict()
-    except (ValueError, TypeError, RuntimeError) as error:
-        said = " ".join(str(error).split())
-        raise ValueError(f"{path} must describe a model, but {said}; is it whole?") from error
-    _check_shapes(shapes, tensors, Path(folder) / WEIGHTS_FILE)
-    model = build(encoder, **config["settings"])
-    model.load_state_dict(tensors)
-    model.embedding = embedding
+        model = build(EncoderConfig.from_dict(config["encoder"]), **config["settings"])
+        if config.get("embedding") is not None:
+            model.embedding = EmbeddingConfig.from_dict(config["embedding"])
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} must describe a model, but {error}; is it whole?") from error
+    check_names(tensors, model.state_dict(), str(Path(folder) / WEIGHTS_FILE))
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:  # of tensors of other shapes
+        reason = " ".join(str(error).split())
+        raise ValueError(
+            f"{folder} has weights that do not fit its {CONFIG_FILE}: {reason}"
+        ) from error
     return model.to(device)
 
 
@@ -127,10 +125,9 @@ def load_checkpoint(folder: Path | str, model: Model, optimizer: Optimizer) -> P
 
 
 def read_config(folder: Path | str) -> dict[str, Any]:
-    """The entries `format`, `head`, `settings` and `encoder` of a saved model.
+    """The entries `head`, `settings`, `encoder` and maybe `embedding` of a saved model.
 
-    And `embedding`, where the model says how it makes vectors of texts. Raises ValueError if the
-    folder holds none, or one of another format.
+    Raises ValueError if the folder holds none, or one of another format.
     """
     path = _existing(folder, CONFIG_FILE)
     config = read_json(path)
@@ -144,9 +141,8 @@ def read_config(folder: Path | str) -> dict[str, Any]:
             f"{path} must name one of the heads {', '.join(MODELS)}, or lie beside the code of its "
             f"own, {CODE_FILE}, found {config.get('head')!r} and no such file"
         )
-    for name in ("settings", "encoder"):
-        if not isinstance(config.get(name), dict):
-            raise ValueError(f"{path} has no object {name}; is it complete?")
+    if not all(isinstance(config.get(name), dict) for name in ("settings", "encoder")):
+        raise ValueError(f"{path} must have the objects settings and encoder; is it complete?")
     return config
 
 
@@ -181,22 +177,6 @@ def read_weights(folder: Path | str) -> dict[str, Tensor]:
     return read_tensors(_existing(folder, WEIGHTS_FILE))
 
 
-def _check_num_layers(encoder: EncoderConfig, tensors: Mapping[str, Tensor]) -> None:
-    found = {layer_of(name) for name in tensors} - {None}
-    if encoder.num_layers > len(tensors) and encoder.num_layers != len(found):
-        raise ValueError(f"num_layers is {encoder.num_layers}, and the weights have {len(found)}")
-
-
-def _check_shapes(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor], path: Path) -> None:
-    check_names(tensors, wanted, str(path))
-    for name, tensor in tensors.items():
-        if tensor.shape != wanted[name].shape:
-            raise ValueError(
-                f"{path} has {name} of shape {list(tensor.shape)}, and its {CONFIG_FILE} says "
-                f"{list(wanted[name].shape)}"
-            )
-
-
 def _check_same_architecture(model: Model, config: dict[str, Any], folder: Path | str) -> None:
     if config["head"] != model.head_name or config["settings"] != model.head_settings():
         raise ValueError(
@@ -226,51 +206,39 @@ def check_same_encoder(ours: EncoderConfig, theirs: Mapping[str, Any], source: P
 _HEADS = ("pooler.", "vocabulary_head.", "next_sentence_head.")  # taken where both have one
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Initialization:
-    """Which tensors of a model came from elsewhere and which did not."""
-
-    loaded: tuple[str, ...]
-    new: tuple[str, ...]  # of the model, left as they were
-    unused: tuple[str, ...]  # of the source
-
-
-def load_encoder_into(model: Model, source: Model | Path | str) -> Initialization:
+def load_encoder_into(model: Model, source: Model | Path | str) -> tuple[str, ...]:
     """Start `model` from the encoder of another model, and from its heads that both have.
 
     These are the pooler and the two of pretraining; a task's own head keeps its random weights. A
     model with an `embedding` takes that of the source, if it has one.
 
-    `source` is a model, such as `import_model` returns, or the folder of a saved one; its tensors
-    are copied to the device of `model`. Returns which tensors were loaded and which still have
-    random weights. Raises ValueError if a folder holds no model, and for an encoder of another
-    build; `resize_positions` and `resize_vocabulary` change its size.
+    `source` is a model, such as `import_model` returns, or the folder of a saved one. Returns the
+    names of the tensors that still have random weights. Raises ValueError if a folder holds no
+    model, and for an encoder of another build; `resize_positions` and `resize_vocabulary` change
+    its size.
     """
+    name = str(source)
     if isinstance(source, Model):
-        tensors, config = source.state_dict(), source.config.to_dict()
-        name, embedding = f"the {source.head_name} model", source.embedding
+        name = f"the {source.head_name} model"
+        tensors, config, embedding = source.state_dict(), source.config.to_dict(), source.embedding
     else:
         saved = read_config(source)
-        tensors, config, name = read_weights(source), saved["encoder"], str(source)
-        values = saved.get("embedding")
-        embedding = None if values is None else EmbeddingConfig.from_dict(values)
+        tensors, config, embedding = read_weights(source), saved["encoder"], None
+        if saved.get("embedding") is not None:
+            embedding = EmbeddingConfig.from_dict(saved["embedding"])
     check_same_encoder(model.config, config, name)
     own = model.state_dict()
-    shared = ("encoder.", *(head for head in _HEADS if _has(own, head) and _has(tensors, head)))
-    wanted = {tensor for tensor in own if tensor.startswith(shared)}
+    shared = ("encoder.", *(h for h in _HEADS if _has(own, h) and _has(tensors, h)))
+    loaded = {tensor for tensor in own if tensor.startswith(shared)}
     offered = {name: tensor for name, tensor in tensors.items() if name.startswith(shared)}
-    check_names(offered, wanted, name)
+    check_names(offered, loaded, name)
     model.load_state_dict({**own, **offered})
     if model.embedding is not None and embedding is not None:
         # A model of cosines has vectors of length 1, whatever it began with.
         is_unit = embedding.normalize or isinstance(model, SentenceEncoder)
         model.embedding = replace(embedding, normalize=is_unit)
-    return Initialization(
-        loaded=tuple(sorted(wanted)),
-        new=tuple(sorted(set(own) - wanted)),
-        unused=tuple(sorted(set(tensors) - wanted)),
-    )
+    return tuple(sorted(set(own) - loaded))
 
 
-def _has(tensors: Iterable[str], head: str) -> bool:
+def _has(tensors: Mapping[str, Tensor], head: str) -> bool:
     return any(name.startswith(head) for name in tensors)

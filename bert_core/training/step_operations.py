@@ -1,19 +1,11 @@
 """How many operations the matrix products of a training step need.
 
-B = sequences of lengths L, T = their tokens, P = positions that the last layer is read at, M =
-tokens predicted over the vocabulary V, D = hidden size, I = intermediate size, N = layers.
-
-A layer that R of the T positions are needed of multiplies
-
-    2 D^2 (R + T)    queries and outputs of R positions, keys and values of T
-    2 D I R          the feed-forward network
-    2 D A            scores and values; A pairs of a query and a key
-
-numbers. N - 1 layers have R = T and A = sum of L^2; the last one has R = P, and A is the sum of the
-lengths of the sequences that the P positions are in. (A causal encoder attends only backwards.)
-The vocabulary head adds M (D^2 + D V). A product is two operations, one to multiply and one to add,
-and a training step needs each three times: once forward, twice backward. Recomputation by
-checkpointing and padding are not counted."""
+Of L tokens in a sequence, T in all, of which the last layer is read at P: a layer maps T tokens to
+queries, keys, values and outputs and through the feed-forward network, and multiplies each pair of
+tokens of a sequence twice; the last layer does so for P queries alone. The vocabulary head adds its
+two matrices for each predicted token. A product is two operations, and a training step needs each
+three times. Recomputation by checkpointing and padding are not counted.
+"""
 
 from collections.abc import Sequence
 
@@ -28,10 +20,7 @@ _PASSES = 3  # forward, and backward to the inputs and to the weights
 
 
 def batch_operations(model: TrainableModel, batch: Batch) -> float:
-    """Operations of the matrix products that a training step of `model` on `batch` needs.
-
-    It asks the batch's device where positions are predicted: give it one on the host.
-    """
+    """Operations that a training step of `model` on `batch`, which is on the host, needs."""
     tokens = batch.tokens
     lengths = np.asarray(tokens.lengths)
     length_of_token = np.repeat(lengths, lengths)
@@ -54,7 +43,7 @@ def training_operations(
     lengths_read: ArrayLike,
     num_predicted: int,
 ) -> float:
-    """The same of B sequences of `lengths`, of which P positions are read and M predicted.
+    """The same of sequences of `lengths`, of which P positions are read and so many predicted.
 
     `lengths_read` holds for each position that is read the length of the sequence it is in.
     """

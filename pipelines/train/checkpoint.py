@@ -31,7 +31,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from bert_core.model.catalogue import TrainableModel
 from bert_core.model.rows import CODE_FILE
-from bert_core.training.exchange import this_rank
+from bert_core.training.arena import this_rank
 from bert_core.training.optimization import state_size
 from bert_core.training.optimizer import Optimizer
 from bert_core.training.state import (

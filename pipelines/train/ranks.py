@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from bert_core.training.exchange import num_ranks
+from bert_core.training.arena import num_ranks
 
 if TYPE_CHECKING:  # who adds figures up need not read, nor depend on, the training loop
     from bert_core.model.catalogue import Sum

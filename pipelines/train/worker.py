@@ -21,11 +21,10 @@ from bert_core.batch import Batch
 from bert_core.model.catalogue import TrainableModel
 from bert_core.model.preparation import checkpoint_activations
 from bert_core.training.guard import RECORD, GuardConfig, SkippedStepsError
-from bert_core.training.loop import SETTLING_BATCHES, train
+from bert_core.training.loop import SETTLING_BATCHES, StepReport, train
 from bert_core.training.optimization import build_optimizer
 from bert_core.training.optimizer import OptimizationConfig
 from bert_core.training.state import Position
-from bert_core.training.step import StepReport
 from pipelines.errors import UserError, first_line
 from pipelines.train.checkpoint import (
     CheckpointFolder,

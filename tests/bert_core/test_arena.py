@@ -8,10 +8,9 @@ from torch import nn
 from bert_core.batch import LabelledBatch
 from bert_core.model.catalogue import SequenceClassifier
 from bert_core.model.preparation import freeze
-from bert_core.training.loop import train
+from bert_core.training.loop import optimizer_step, train
 from bert_core.training.optimization import AdamW
 from bert_core.training.optimizer import OptimizationConfig
-from bert_core.training.step import optimizer_step
 from tests.bert_core.batches import ragged_batch, small_config
 
 TABLE = r"encoder\.embeddings\.token"

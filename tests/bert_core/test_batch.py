@@ -30,10 +30,9 @@ def test_positions_and_segments_start_anew_in_every_sequence():
 @pytest.mark.parametrize(
     ("ids", "starts", "lengths", "message"),
     [
-        ([], None, [], "at least one sequence, got none"),
-        ([1, 2], None, [2, 0], "every sequence must hold a token"),
+        ([], None, [], r"at least one token, got lengths \[\]"),
+        ([1, 2], None, [2, 0], r"at least one token, got lengths \[2, 0\]"),
         ([1, 2], None, [3], "got 3 and input ids of shape"),
-        ([1, 2], [1, 1], [2], "one index per sequence"),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused(ids, starts, lengths, message):
@@ -57,7 +56,7 @@ def test_one_boolean_a_text_is_the_number_of_its_class():
 
 @pytest.mark.parametrize("wrong", [float("nan"), -0.5, 1.5, float("inf")])
 def test_decisions_are_between_0_and_1(wrong):
-    with pytest.raises(ValueError, match=r"several classes a text must lie in \[0, 1\], got"):
+    with pytest.raises(ValueError, match=r"several classes a text must lie in \[0, 1\]"):
         LabelledBatch.from_arrays(ragged_batch((3, 2)), [[0.0, 1.0], [wrong, 0.5]])
 
 
@@ -98,8 +97,6 @@ def test_too_long_sequences_and_ids_outside_the_vocabulary_are_refused():
 def test_models_refuse_what_they_cannot_do():
     with pytest.raises(ValueError, match="needs a causal encoder"):
         LanguageModel(small_config())
-    with pytest.raises(ValueError, match="at least one output, got 0"):
-        SequenceClassifier(small_config(), 0)
     with pytest.raises(ValueError, match="labels must be 2 different names, got 1"):
         SequenceClassifier(small_config(), 2, ["only"])
     with pytest.raises(ValueError, match="head must be one of encoder, pretraining"):

@@ -5,30 +5,19 @@ import pytest
 import torch
 import transformers
 
-from bert_core.backends.dropout import DropoutKey
 from bert_core.batch import LabelledBatch
 from bert_core.hugging_face import export_model
 from bert_core.hugging_face.tensors import to_hugging_face
 from bert_core.model.catalogue import PretrainingModel, SequenceClassifier
 from bert_core.model.preparation import freeze
-from bert_core.training.loop import train
+from bert_core.training.loop import optimizer_step, train
 from bert_core.training.optimization import AdamW
 from bert_core.training.optimizer import OptimizationConfig
 from bert_core.training.state import Position, load_checkpoint, save_checkpoint
-from bert_core.training.step import optimizer_step
 from tests.bert_core.batches import pretraining_batch, ragged_batch, small_config
 from tests.bert_core.test_parity import padded
 
 NUM_STEPS, LEARNING_RATE, SEED = 4, 3e-3, 5
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Such small products wait for a second thread longer than they take."""
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(num_threads)
 
 
 def only_vectors(model):
@@ -146,33 +135,6 @@ def test_a_resumed_run_ends_with_the_same_bits(tmp_path, freezing, precision):
         assert torch.equal(tensor, weights(second)[name]), name
 
 
-@pytest.mark.parametrize("freezing", FREEZING)
-def test_frozen_parameters_have_no_gradients_and_no_place_in_the_buffers(freezing):
-    model, optimizer = new_run(freezing, dropout=0.1)
-    for _ in train(model, optimizer, micro_batches, seed=SEED, precision="float32", num_steps=1):
-        pass
-    assert set(optimizer.arena.parameters) == trainable(model)
-    for name, parameter in model.named_parameters():
-        assert (parameter.grad is None) == (name not in trainable(model))
-    num_trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    assert optimizer.arena.gradients.numel() < num_trained + 64 * len(trainable(model))
-
-
-@pytest.mark.parametrize("freezing", list(FREEZING)[1:])
-def test_dropout_and_the_gradients_of_the_others_are_those_of_a_model_without_frozen_parts(
-    freezing,
-):
-    gradients = {}
-    for name in ("nothing", freezing):
-        model = new_model(name, dropout=0.1)
-        losses = model.loss_sums(batch(0), DropoutKey.at(1, 2, 3))
-        losses["label"].total.backward()
-        gradients[name] = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
-    assert set(gradients[freezing]) == trainable(model)
-    for name, gradient in gradients[freezing].items():
-        assert torch.equal(gradient, gradients["nothing"][name]), name
-
-
 def test_tied_embeddings_are_frozen_in_pretraining_too():
     torch.manual_seed(0)
     model = PretrainingModel(small_config())
@@ -218,7 +180,6 @@ def test_what_is_frozen_must_not_change_under_an_optimizer(backend):
     [
         ({"layers": 4}, r"layers must lie in \[0, 3\], got 4"),
         ({"layers": -1}, r"layers must lie in \[0, 3\], got -1"),
-        ({}, "nothing to freeze: pass embeddings=True"),
     ],
 )
 def test_freezing_what_is_not_there_is_refused(settings, message):

@@ -1,7 +1,11 @@
-"""Gradients that travel while backward runs are those of one exchange at its end, to the bit."""
+"""Gradients that travel while backward runs are those of one exchange at its end, to the bit.
+
+And a step that ranks share is the step that one of them would take alone.
+"""
 
 from contextlib import nullcontext
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,7 +17,8 @@ from bert_core.backends.operations import use_backend
 from bert_core.batch import LabelledBatch
 from bert_core.model.catalogue import PretrainingModel, SequenceClassifier
 from bert_core.model.preparation import checkpoint_activations, freeze
-from bert_core.training.exchange import GradientExchange
+from bert_core.training.arena import GradientExchange, buckets
+from bert_core.training.loop import optimizer_step
 from bert_core.training.optimization import AdamW
 from bert_core.training.optimizer import OptimizationConfig
 from tests.bert_core.batches import pretraining_batch, ragged_batch, small_config
@@ -178,3 +183,40 @@ def test_alone_nothing_is_watched_or_sent():
     before = arena.gradients.clone()
     both.finish()
     assert torch.equal(before, arena.gradients)
+
+
+def test_buckets_cover_the_arena_once_and_stay_below_their_size():
+    model = new_model()
+    arena = AdamW(model, OptimizationConfig(num_steps=1, layer_decay=0.5)).arena
+    names = [name for name, _ in model.named_parameters()]
+    for size in (1, 5_000, 1 << 30):
+        found = buckets(arena, names, size)
+        ends = sorted((bucket.begin, bucket.end) for bucket in found)
+        assert ends[0][0] == 0
+        assert ends[-1][1] == arena.gradients.numel()
+        assert all(a[1] == b[0] for a, b in pairwise(ends))
+        firsts = [min(names.index(name) for name in bucket.names) for bucket in found]
+        assert firsts == sorted(firsts, reverse=True)  # what is complete last comes last
+        for bucket in found:
+            inside = [n for n, (b, _) in arena.spans().items() if bucket.begin <= b < bucket.end]
+            assert list(bucket.names) == inside
+            assert len(inside) == 1 or bucket.end - bucket.begin <= size
+
+
+def one_step(rank, dtype):
+    model = new_model()
+    optimizer = AdamW(model, OptimizationConfig(num_steps=2))
+    optimizer.exchange = exchange_of(model, optimizer.arena)  # many buckets
+    mine = [(rank, pretraining_batch(seed=rank)), (rank + 2, pretraining_batch(seed=rank + 2))]
+    report = optimizer_step(model, optimizer, mine, seed=0, step=0, dtype=dtype)
+    return float(report.grad_norm), optimizer.arena.values.tolist()
+
+
+def test_a_step_of_two_ranks_is_a_step_of_one():
+    model = new_model()
+    optimizer = AdamW(model, OptimizationConfig(num_steps=2))
+    batches = [(index, pretraining_batch(seed=index)) for index in range(4)]
+    report = optimizer_step(model, optimizer, batches, seed=0, step=0, dtype=torch.bfloat16)
+    first, second = run_ranks(one_step, 2, torch.bfloat16)
+    assert first == second
+    assert first[0] == pytest.approx(float(report.grad_norm), rel=1e-3)

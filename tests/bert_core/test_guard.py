@@ -15,15 +15,6 @@ from tests.bert_core.test_loop import assert_equal, micro_batches, weights
 FINE = torch.tensor(1.0)
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Such small products wait for a second thread longer than they take."""
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(num_threads)
-
-
 def guard_after(num_steps, max_grad_norm=None, norm=1.0, **settings):
     guard = Guard(GuardConfig(**settings), max_grad_norm, torch.device("cpu"))
     for step in range(num_steps):
@@ -88,7 +79,6 @@ def test_too_many_in_a_row_halt_and_one_that_was_taken_between_them_does_not():
     assert guard.should_skip(6, FINE, FINE)
     assert [each.step for each in guard.new_skipped()] == [5]
     error = guard.error("largest gradients: none")
-    assert (error.last.step, error.num_in_a_row) == (5, 3)
     assert str(error).startswith("3 steps in a row had to be skipped: the loss of step 5 is not")
     assert "; largest gradients: none; lower the learning rate, " in str(error)
 
@@ -187,7 +177,7 @@ def on_a_rank(rank, last):
     )  # fmt: skip
     stopped = [report.step for report in steps]
     poison_again = poison.micro_batches
-    ended, told = 0, ""
+    told = ""
     try:
         for _ in train(
             model, optimizer,
@@ -196,16 +186,16 @@ def on_a_rank(rank, last):
         ):  # fmt: skip
             pass
     except SkippedStepsError as error:
-        ended, told = error.last.step, str(error)
-    return stopped, ended, optimizer.num_updates, told
+        told = str(error)
+    return stopped, optimizer.num_updates, told
 
 
 def test_what_one_rank_meets_or_wants_all_ranks_answer_alike():
     first, second = run_ranks(on_a_rank, 2, 10)
-    stopped, ended, num_updates, told = first
+    stopped, num_updates, told = first
     assert first == second
-    assert (stopped, ended, num_updates) == ([0, 1], 6, 3)
-    assert "largest gradients: " in told
+    assert (stopped, num_updates) == ([0, 1], 3)
+    assert "loss of step 6 is not finite; largest gradients: " in told
     assert "(norm nan)" in told
     assert "largest parameters: " in told
 

@@ -41,7 +41,7 @@ def at_distances(shares: torch.Tensor, distances: list[int]) -> list[float]:
 )
 def test_each_head_of_the_first_layer_reads_one_neighbour(size, causal, distances):
     torch.manual_seed(0)
-    encoder = Encoder(encoder_config(size, 500, causal=causal))
+    encoder = Encoder(encoder_config(size, 500, causal=causal, num_layers=1))
     before = at_distances(shares_read(encoder), distances)
     attend_to_neighbours(encoder, seed=0)
     after = at_distances(shares_read(encoder), distances)

@@ -1,14 +1,12 @@
 """A run is a function of its arguments: interrupted or not, in one piece or several."""
 
-import pickle
-
 import pytest
 import torch
 
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.model.preparation import freeze
 from bert_core.training import loop
-from bert_core.training.guard import GuardConfig, SkippedStep, SkippedStepsError
+from bert_core.training.guard import GuardConfig, SkippedStepsError
 from bert_core.training.loop import train
 from bert_core.training.optimization import AdamW
 from bert_core.training.optimizer import OptimizationConfig
@@ -151,13 +149,6 @@ def test_a_halted_training_is_not_saved_and_goes_on_once_a_state_is_loaded(tmp_p
     before = weights(model)
     assert next(train(model, optimizer, micro_batches, seed=1)).is_taken
     assert any(not torch.equal(before[name], tensor) for name, tensor in weights(model).items())
-
-
-def test_the_error_travels_between_processes():
-    last = SkippedStep(8, 1.0, 200.0, 100.0)
-    error = pickle.loads(pickle.dumps(SkippedStepsError(last, 2, "largest gradients: none")))
-    assert (error.last, error.num_in_a_row, error.diagnosis) == (last, 2, "largest gradients: none")
-    assert "step 8 is out of all proportion (norm 200, at most 100)" in str(error)
 
 
 def test_all_steps_end_where_a_stop_is_wanted():

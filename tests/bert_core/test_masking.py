@@ -113,16 +113,6 @@ def test_every_place_is_masked_equally_often():
     assert np.abs(counts[1:19] - expected).max() < 5 * np.sqrt(expected)
 
 
-def test_epochs_mask_differently_and_equal_keys_equally():
-    input_ids, lengths = examples(50)
-
-    def positions(epoch: int) -> list[int]:
-        return mask(input_ids, lengths, keys(50, epoch)).positions.tolist()
-
-    assert positions(0) == positions(0)
-    assert positions(0) != positions(1)
-
-
 def test_whole_words_are_masked_whole_and_fill_the_budget_as_the_plain_loop_would():
     input_ids, lengths = examples(200)
     masked = mask(input_ids, lengths, keys(200), whole_words=True)
@@ -139,13 +129,6 @@ def test_whole_words_are_masked_whole_and_fill_the_budget_as_the_plain_loop_woul
             assert hidden[word].all() or not hidden[word].any()
             # The greedy rule leaves no word out that would still have fitted.
             assert hidden[word].all() or len(word) > rest
-
-
-def test_a_word_longer_than_the_budget_is_left_alone():
-    word = [5, *range(FIRST_CONTINUATION, FIRST_CONTINUATION + 16)]
-    input_ids = np.array([CLS, *word, SEP])
-    masked = mask(input_ids, np.array([input_ids.size]), keys(1), whole_words=True)
-    assert masked.positions.size == 0
 
 
 def test_masks_can_be_capped():

@@ -1,12 +1,18 @@
-"""The learning rate goes up and down as drawn, and settings that cannot be are refused."""
+"""The learning rate over the steps, groups of parameters, and settings that cannot be."""
 
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+import torch
 
-from bert_core.training.optimization import AdamW
+from bert_core.model.catalogue import SequenceClassifier
+from bert_core.model.preparation import freeze
+from bert_core.training.optimization import LAMB, OPTIMIZERS, AdamW, Muon, build_optimizer
 from bert_core.training.optimizer import OptimizationConfig
+from tests.bert_core.batches import small_config
+from tests.bert_core.optimizer_runs import DECAY, new_model
+from tests.bert_core.optimizer_runs import new_run as run_of
 from tests.bert_core.test_loop import new_run
 
 
@@ -63,39 +69,22 @@ NAN, INFINITE = float("nan"), float("inf")
     ("entry", "message"),
     [
         ({"num_steps": 0}, "num_steps must be at least 1"),
+        ({"num_steps": 10.5}, "num_steps must be a whole number, got 10.5"),
         ({"warmup_steps": 11}, r"warmup_steps must lie in \[0, 10\], got 11"),
-        ({"learning_rate": 0.0}, "learning_rate must be positive"),
-        ({"weight_decay": -1.0}, "weight_decay must be finite and not negative, got -1.0"),
-        ({"betas": (0.9, 1.0)}, r"betas must be two numbers in \[0, 1\)"),
-        ({"max_grad_norm": 0.0}, "max_grad_norm must be positive or None"),
-        ({"schedule": "square"}, "schedule must be .*cosine, constant or warmup_stable_decay"),
-        ({"decay_fraction": 0.0}, r"decay_fraction must lie in \(0, 1\], got 0.0"),
-        ({"decay_fraction": "half"}, "decay_fraction must be a number"),
-        ({"optimizer": "sgd"}, "optimizer must be adamw, lamb or muon, got 'sgd'"),
-        ({"layer_decay": 0.0}, r"layer_decay must lie in \(0, 1\], got 0.0"),
-        (
-            {"rate_scales": {"a*": 0.0}},
-            "rate_scales must be .* finite, got 0.0 for 'a\\*'",
-        ),
-        ({"averaging_decay": 1.0}, r"averaging_decay must lie in \[0, 1\), got 1.0"),
-        ({"muon_momentum": 1.0}, r"muon_momentum must lie in \[0, 1\), got 1.0"),
-        ({"exchange_dtype": "fp8"}, "exchange_dtype must be float32 or bf16, got 'fp8'"),
-        ({"learning_rate": NAN}, "learning_rate must be positive and finite, got nan"),
         ({"learning_rate": INFINITE}, "learning_rate must be positive and finite, got inf"),
         ({"learning_rate": "1e-4"}, "learning_rate must be a number, got '1e-4'"),
-        ({"eps": INFINITE}, "eps must be positive and finite, got inf"),
+        ({"eps": 0.0}, "eps must be positive and finite, got 0.0"),
+        ({"max_grad_norm": 0.0}, "max_grad_norm must be positive and finite"),
         ({"weight_decay": NAN}, "weight_decay must be finite and not negative, got nan"),
-        ({"weight_decay": INFINITE}, "weight_decay must be finite and not negative, got inf"),
+        ({"betas": (0.9, 1.0)}, r"betas must lie in \[0, 1\), got 1.0"),
+        ({"schedule": "square"}, "schedule must be .*cosine, constant or warmup_stable_decay"),
+        ({"decay_fraction": 0.0}, r"decay_fraction must lie in \(0, 1\], got 0.0"),
+        ({"optimizer": "sgd"}, "optimizer must be adamw, lamb or muon, got 'sgd'"),
         ({"layer_decay": NAN}, r"layer_decay must lie in \(0, 1\], got nan"),
-        ({"averaging_decay": NAN}, r"averaging_decay must lie in \[0, 1\), got nan"),
         ({"rate_scales": {"a": INFINITE}}, "rate_scales must be positive and finite, got inf"),
-        ({"num_steps": 10.5}, "num_steps must be a whole number, got 10.5"),
-        ({"num_steps": NAN}, "num_steps must be a whole number, got nan"),
-        ({"warmup_steps": 1.5}, "warmup_steps must be a whole number, got 1.5"),
-        ({"betas": 0.9}, r"betas must be two numbers in \[0, 1\), got 0.9"),
-        ({"betas": (0.9,)}, r"betas must be two numbers in \[0, 1\), got \(0.9,\)"),
-        ({"betas": (0.9, "0.999")}, r"betas must be two numbers in \[0, 1\), got \(0.9, '0.999'"),
-        ({"betas": (0.9, NAN)}, r"betas must be two numbers in \[0, 1\), got \(0.9, nan\)"),
+        ({"averaging_decay": 1.0}, r"averaging_decay must lie in \[0, 1\), got 1.0"),
+        ({"muon_momentum": None}, "muon_momentum must be a number, got None"),
+        ({"exchange_dtype": "fp8"}, "exchange_dtype must be float32 or bf16, got 'fp8'"),
     ],
 )
 def test_impossible_settings_are_refused(entry, message):
@@ -107,3 +96,63 @@ def test_a_model_without_anything_to_train_is_refused():
     model, _ = new_run()
     with pytest.raises(ValueError, match="nothing to train"):
         AdamW(model.requires_grad_(False), OptimizationConfig(num_steps=1))
+
+
+def test_without_layer_decay_there_are_two_groups_in_the_models_order():
+    model, optimizer = run_of("adamw")
+    names = [name for name, _ in model.named_parameters()]
+    parameters = dict(model.named_parameters())
+    expected = sorted(names, key=lambda name: parameters[name].ndim < 2)
+    assert list(optimizer.arena.parameters) == expected
+    assert [(g.kind, g.weight_decay) for g in optimizer._groups] == [
+        ("matrix", DECAY), ("vector", 0.0),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_groups_are_slices_and_matrices_come_first(name):
+    model, optimizer = run_of(name, layer_decay=0.5, rate_scales={"*.bias": 2.0})
+    parameters, begin = dict(model.named_parameters()), 0
+    for segment in optimizer._segments:
+        assert segment.begin == begin
+        begin += segment.values.numel()
+    assert begin == optimizer.arena.values.numel()
+    order = [parameters[name].ndim < 2 for name in optimizer.arena.parameters]
+    assert order == sorted(order)
+    scales = {n: g.rate_scale for g in optimizer._groups for n in g.names}
+    assert scales["encoder.layers.1.attention.to_out.bias"] == 2.0 * 0.5
+    assert scales["encoder.layers.0.attention.to_out.weight"] == 0.25
+    assert scales["encoder.embeddings.token"] == 0.125
+    assert scales["next_sentence_head.dense.weight"] == scales["pooler.dense.weight"] == 1.0
+
+
+def test_frozen_layers_keep_the_rates_of_the_others():
+    torch.manual_seed(0)
+    model = SequenceClassifier(small_config(), 2)
+    freeze(model, embeddings=True, layers=1)
+    optimizer = AdamW(model, OptimizationConfig(num_steps=1, layer_decay=0.5))
+    scales = {n: g.rate_scale for g in optimizer._groups for n in g.names}
+    assert scales["encoder.layers.1.attention.to_out.bias"] == 0.5
+    assert not any(name.startswith("encoder.layers.0") for name in scales)
+
+
+def test_what_does_not_fit_the_model_is_refused():
+    with pytest.raises(ValueError, match=r"none that fits 'decoder\.\*'"):
+        run_of("adamw", rate_scales={"decoder.*": 2.0})
+
+
+@pytest.mark.parametrize("kind", [AdamW, LAMB, Muon])
+def test_each_class_takes_a_config_that_names_none_or_it(kind):
+    for config in (
+        OptimizationConfig(num_steps=40, learning_rate=1e-3),
+        OptimizationConfig(num_steps=1, optimizer=kind.name),
+    ):
+        optimizer = kind(new_model(), config)
+        assert optimizer.name == optimizer.config.optimizer == kind.name
+    assert build_optimizer(new_model(), OptimizationConfig(num_steps=1)).name == "adamw"
+
+
+def test_a_class_refuses_the_config_of_another():
+    config = OptimizationConfig(num_steps=1, optimizer="adamw")
+    with pytest.raises(ValueError, match="names the optimizer 'adamw', but lamb was built; leave"):
+        LAMB(new_model(), config)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bert_core.model.catalogue import PretrainingModel
-from bert_core.training.loop import train
+from bert_core.training.loop import evaluate, train
 from bert_core.training.optimization import OPTIMIZERS, build_optimizer
 from bert_core.training.optimizer import OptimizationConfig
 from bert_core.training.state import Position, load_checkpoint, save_checkpoint
@@ -14,18 +14,7 @@ from tests.bert_core.optimizer_references import (
     TorchMuon,
     WrittenLAMB,
 )
-from tests.bert_core.optimizer_runs import DECAY, NUM_STEPS, draw_gradients, new_model, new_run
-from tests.bert_core.test_loop import needs_gpu
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Such small products wait for a second thread longer than they take."""
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(num_threads)
-
+from tests.bert_core.optimizer_runs import DECAY, NUM_STEPS, draw_gradients, new_run
 
 REFERENCES = {
     "adamw": ("adamw", TorchAdamW, {}, 2e-6),
@@ -106,32 +95,6 @@ def test_a_step_that_is_left_out_changes_nothing(name):
         assert torch.equal(ours, theirs)
 
 
-@pytest.mark.gpu
-@needs_gpu
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_an_update_asks_the_host_for_nothing_on_a_gpu(name):
-    model = new_model().cuda()
-    config = OptimizationConfig(
-        optimizer=name, num_steps=9, layer_decay=0.8, averaging_decay=0.9, max_grad_norm=1.0
-    )
-    optimizer = build_optimizer(model, config)
-    optimizer.arena.gradients.normal_()
-    losses = torch.tensor([1.0, torch.nan, 1.0], device="cuda").unbind()
-    norm = torch.ones((), device="cuda")
-    optimizer.guard.should_skip(0, norm, norm)  # what is compiled or set up once may wait
-    optimizer.update(0.01)
-    before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        for step, loss in enumerate(losses):
-            skip = optimizer.guard.should_skip(step, loss, norm)
-            optimizer.update(0.01, divisor=torch.ones((), device="cuda"), skip=skip)
-    finally:
-        torch.cuda.set_sync_debug_mode(before)
-    assert optimizer.num_updates == 3
-    assert [each.step for each in optimizer.guard.new_skipped()] == [1]
-
-
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_saved_and_resumed_run_ends_with_the_same_bits(tmp_path, name):
     def micro_batches(step):
@@ -189,11 +152,44 @@ def test_the_state_of_another_optimizer_or_without_its_average_is_refused():
         adamw.load_state_dict(averaged.state_dict())
 
 
-def test_a_state_that_was_saved_before_there_were_other_optimizers_is_taken_up():
-    model, optimizer = new_run("adamw")
-    draw_gradients(model, 0)
-    optimizer.update(0.01)
-    old = {k: v for k, v in optimizer.state_dict().items() if k != "optimizer"}
-    _, other = new_run("adamw")
-    other.load_state_dict(old)
-    assert other.num_updates == 1
+def updated(optimizer, step):
+    torch.manual_seed(step)
+    optimizer.arena.gradients.normal_()
+    optimizer.update(0.05)
+    return optimizer.arena.values.double()
+
+
+def test_it_is_the_plain_mean_at_first_and_exponential_then():
+    _, optimizer = new_run("adamw", averaging_decay=0.9)
+    expected = torch.zeros_like(optimizer.arena.values, dtype=torch.float64)
+    for step in range(50):
+        decay = min(0.9, 1 - 1 / (step + 1))
+        expected = decay * expected + (1 - decay) * updated(optimizer, step)
+        if step == 4:
+            plain = expected.clone()
+            with optimizer.averaged():
+                first = optimizer.arena.values.double()
+    torch.testing.assert_close(first, plain, atol=1e-6, rtol=0)
+    with optimizer.averaged():
+        torch.testing.assert_close(optimizer.arena.values.double(), expected, atol=1e-6, rtol=0)
+
+
+def test_the_block_gives_the_weights_back_also_after_an_error():
+    model, optimizer = new_run("adamw", averaging_decay=0.9)
+    for step in range(3):
+        updated(optimizer, step)
+    before, batch = optimizer.arena.values.clone(), pretraining_batch()
+    plain = evaluate(model, [batch])
+    with pytest.raises(KeyError), optimizer.averaged():
+        assert evaluate(model, [batch]) != plain
+        raise KeyError
+    assert torch.equal(optimizer.arena.values, before)
+    assert evaluate(model, [batch]) == plain
+
+
+def test_without_an_average_the_block_has_the_weights_themselves():
+    for settings in ({}, {"averaging_decay": 0.9}):  # and before the first update
+        _, optimizer = new_run("adamw", **settings)
+        before = optimizer.arena.values.clone()
+        with optimizer.averaged():
+            assert torch.equal(optimizer.arena.values, before)

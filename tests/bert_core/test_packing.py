@@ -12,7 +12,6 @@ from bert_core.backends.context import computing, current_context
 from bert_core.backends.cpu import layers, look_up
 from bert_core.backends.cpu.layers import _PACKS
 from bert_core.batch import RaggedBatch
-from bert_core.model.trainable import PACKED_TOKENS
 from bert_core.training.optimization import AdamW
 from bert_core.training.optimizer import OptimizationConfig
 from tests.bert_core.test_asking import QUESTIONS, model_for
@@ -53,24 +52,6 @@ def test_each_matrix_is_packed_once_in_each_number_format(tokenizer, monkeypatch
         vectors(model, tokenizer, precision="bf16")
     matrices = 4 * model.config.num_layers
     assert made.count(torch.float32) == made.count(torch.bfloat16) == matrices == len(made) / 2
-
-
-@needs_packs
-def test_many_texts_are_worth_packing_for_their_own_block_alone(tokenizer, monkeypatch):
-    model = new_model("encoder")
-    blocks = []
-    run = type(model.encoder).forward
-
-    def noted(encoder, *arguments):
-        hidden = run(encoder, *arguments)
-        blocks.append(current_context().packed)
-        return hidden
-
-    monkeypatch.setattr(type(model.encoder), "forward", noted)
-    few, many = vectors(model, tokenizer, ["a"]), vectors(model, tokenizer, ["a"] * PACKED_TOKENS)
-    assert blocks[0] is None
-    assert blocks[1] is not None and len(blocks[1]) == 4 * model.config.num_layers
-    np.testing.assert_allclose(many, np.repeat(few, len(many), axis=0), atol=1e-5)
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])

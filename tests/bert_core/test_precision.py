@@ -9,10 +9,9 @@ from bert_core.backends.context import computing
 from bert_core.batch import LabelledBatch, next_token_labels
 from bert_core.inference import attention_maps, classify, complete, embed, fill_mask
 from bert_core.model.catalogue import build_model
-from bert_core.training.loop import evaluate
+from bert_core.training.loop import evaluate, optimizer_step
 from bert_core.training.optimization import AdamW
 from bert_core.training.optimizer import OptimizationConfig
-from bert_core.training.step import optimizer_step
 from tests.bert_core.batches import pretraining_batch, ragged_batch, small_config
 from tests.bert_core.test_hugging_face import HEADS, new_model, tokenizer
 

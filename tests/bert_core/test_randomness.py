@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bert_core.randomness import Permutation, fold_in, generator, integers, random_bits, uniform
+from bert_core.randomness import Permutation, fold_in, integers, random_bits, uniform
 
 
 def test_a_draw_does_not_depend_on_what_is_drawn_with_it():
@@ -57,17 +57,6 @@ def test_integers_stay_below_their_bound_and_reach_every_value():
     assert counts.size == 7
     assert np.abs(counts - 100_000 / 7).max() < 5 * np.sqrt(100_000 / 7)
     assert integers(bits[:3], np.array([1, 1, 1])).tolist() == [0, 0, 0]
-
-
-def test_generators_of_equal_keys_agree_and_of_others_differ():
-    first, again, other = (
-        generator(1, "pairs", 5),
-        generator(1, "pairs", 5),
-        generator(1, "pairs", 6),
-    )
-    draws = first.integers(1 << 40, size=4).tolist()
-    assert draws == again.integers(1 << 40, size=4).tolist()
-    assert draws != other.integers(1 << 40, size=4).tolist()
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 16, 17, 255, 256, 257, 10_007])

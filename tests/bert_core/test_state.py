@@ -4,7 +4,6 @@ import json
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 import torch
@@ -122,17 +121,3 @@ def test_what_is_no_saved_model_is_refused(tmp_path):
     (tmp_path / "other" / "config.json").write_text(json.dumps({"model_type": "bert"}))
     with pytest.raises(ValueError, match="has to be imported first"):
         load_model(tmp_path / "other")
-
-
-def test_a_saved_state_is_mapped_and_not_read_whole(tmp_path, monkeypatch):
-    model, optimizer = new_run(averaging_decay=0.6)
-    save_checkpoint(tmp_path / "saved", model, optimizer, Position(seed=0, step=1))
-    load, mapped = optimizer.load_state_dict, []
-
-    def look_and_load(state):
-        mapped.append("training_state.pt" in Path("/proc/self/maps").read_text())
-        load(state)
-
-    monkeypatch.setattr(optimizer, "load_state_dict", look_and_load)
-    load_checkpoint(tmp_path / "saved", model, optimizer)
-    assert mapped == [True]

@@ -5,9 +5,9 @@ import torch
 
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import PretrainingModel
+from bert_core.training.loop import optimizer_step
 from bert_core.training.optimization import build_optimizer
 from bert_core.training.optimizer import OptimizationConfig
-from bert_core.training.step import optimizer_step
 from pipelines.stages.examples.batches import ExampleReader, micro_batches
 
 
