@@ -29,8 +29,14 @@ class OfTensors:
         return replace(self, **changes)
 
     def to(self, device: torch.device | str) -> Self:
-        """The same batch on `device`; the copy to a GPU does not block."""
-        return self.moved(lambda values: to_device(values, device))
+        """The same batch on `device`; to a GPU through pinned memory, so that no host waits."""
+
+        def move(values: Tensor) -> Tensor:
+            if torch.device(device).type == "cuda" and not (values.is_cuda or values.is_pinned()):
+                values = values.pin_memory()
+            return values.to(device, non_blocking=True)
+
+        return self.moved(move)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -132,13 +138,6 @@ class RaggedBatch(OfTensors):
         """Build the batch from B lists of ids; raises ValueError for none or an empty one."""
         ids = [index for sequence in sequences for index in sequence]
         return cls.from_arrays(ids, segment_b_start, [len(sequence) for sequence in sequences])
-
-
-def to_device(values: Tensor, device: torch.device | str) -> Tensor:
-    """`values` on `device`; to a GPU through pinned memory, so that the host does not wait."""
-    if torch.device(device).type == "cuda" and not (values.is_cuda or values.is_pinned()):
-        values = values.pin_memory()
-    return values.to(device, non_blocking=True)
 
 
 IGNORED_LABEL = -100  # what `torch` and `transformers` use for "no label here"

@@ -24,10 +24,10 @@ _CALLED: Final = {
 
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object that the file holds; raises ValueError, naming it, if it holds none."""
-    found = read_json_value(path)
-    if not isinstance(found, dict):
-        raise ValueError(f"{path} is not a JSON object but a {type(found).__name__}")
-    return found
+    value = read_json_value(path)
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} is not a JSON object but a {type(value).__name__}")
+    return value
 
 
 def read_optional_json(path: Path) -> dict[str, Any]:
@@ -158,9 +158,9 @@ def listed(names: Sequence[str]) -> str:
     return (", ".join(names[:_MOST_NAMES]) or "none") + (f" and {more} more" if more > 0 else "")
 
 
-def check_names(found: Iterable[str], wanted: Iterable[str], source: str, remedy: str = "") -> None:
-    """Raise ValueError if `source` does not hold exactly the tensors `wanted`."""
-    theirs, ours = set(found), set(wanted)
+def check_names(names: Iterable[str], own: Iterable[str], source: str, remedy: str = "") -> None:
+    """Raise ValueError unless the names in `source` are exactly those of our own tensors."""
+    theirs, ours = set(names), set(own)
     if ours != theirs:
         raise ValueError(
             f"{source} must hold exactly the tensors of the model: missing "

@@ -69,15 +69,11 @@ def mask_tokens(
 ) -> MaskedTokens:
     """Mask every example of a ragged batch by its own key, whatever else is in the batch.
 
-    Args:
-        input_ids: [T] the examples one after the other, special tokens included.
-        lengths: [B] tokens of each example; at most 65,536 examples of at most 65,536 tokens.
-        keys: [B] one draw of `random_bits` per example, for instance of (seed, "masking", epoch,
-            index of the example).
-
-    An example of n tokens gets max(1, round(fraction * n)) masks as published, n counting its
-    special tokens; fewer where it has fewer maskable tokens or whole words leave a rest. Raises
-    ValueError if the arrays do not fit together or the batch is too large.
+    `input_ids` [T] are the examples one after the other, `lengths` [B] their tokens, at most 65,536
+    examples of at most 65,536, and `keys` [B] one draw of `random_bits` per example. An example
+    of n tokens gets max(1, round(fraction * n)) masks as published, n counting its special tokens;
+    fewer where it has fewer maskable tokens or whole words leave a rest. Raises ValueError if the
+    arrays do not fit together or the batch is too large.
     """
     original = input_ids.astype(np.int64)
     row_lengths = lengths.astype(np.int64)

@@ -160,8 +160,8 @@ class AttentionDropout(_Dropout):
     ) -> Tensor:
         """[N * H, S, S] int16, negative where a probability is dropped.
 
-        `offsets` are those of the whole batch; `sequences` holds the place in it and the length of
-        each of N. Those shorter than `size` fill the upper left corner of their squares.
+        `sequences` holds the place in the batch and the length of each of N. Those shorter than
+        `size` fill the upper left corner of their squares.
         """
         assert self.key.pool is not None, "dropout on a CPU needs a key that was made for it"
         # By numpy: the squares of short sequences are so small that torch's calls would take longer

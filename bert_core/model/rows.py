@@ -37,8 +37,8 @@ class RowModel(TrainableModel):
 
     `takes` are the columns of a request, `learns` those that only labelled rows have, `gives` those
     of an answer, each with the type of its values. `score` is the figure of `scored` by which
-    models are compared: the greater, the better. `forward` gives one row of outputs for each text,
-    [B, ...], on whatever `texts` says that a row's texts are.
+    models are compared: the greater, the better. `forward` gives [B, ...] outputs, one row for each
+    text.
     """
 
     takes: ClassVar[Kinds]

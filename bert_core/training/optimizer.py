@@ -95,8 +95,7 @@ class OptimizationConfig:
     def learning_rate_at(self, step: int) -> float:
         """The rate of optimizer step `step`, counted from 0: a linear warm-up, then the decay.
 
-        The first step moves already; the rate reaches its peak with the last step of the warm-up
-        and would reach zero at step `num_steps`, which is not taken.
+        It reaches its peak with the warm-up's last step, and would be zero at step `num_steps`.
         """
         if step < self.warmup_steps:
             return self.learning_rate * (step + 1) / self.warmup_steps
@@ -259,9 +258,9 @@ class Optimizer(ABC):
     def update(
         self, learning_rate: float, *, divisor: Tensor | None = None, skip: Tensor | None = None
     ) -> Tensor:
-        """Take one step down the gradients in the arena, divided by `divisor`; returns if it did.
+        """Take one step down the gradients in the arena, divided by `divisor`, unless `skip`.
 
-        Where `skip`, a flag on the device, is true, nothing changes. The gradients are used up.
+        Returns a flag on the device whether it did. The gradients are used up.
         """
         self._is_skipped.zero_()
         if skip is not None:
@@ -318,10 +317,7 @@ class Optimizer(ABC):
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` was taken, on any number of ranks.
-
-        Raises ValueError for the state of another optimizer or of other parameters.
-        """
+        """Continue where `state_dict` was taken; raises ValueError for another optimizer's."""
         kept = self._views()
         ours = _described(self.name, "average" in kept)
         theirs = _described(state["optimizer"], "average" in state)

@@ -86,11 +86,10 @@ def save_checkpoint(
     *,
     is_writer: bool = True,
 ) -> None:
-    """Write the whole state of a run into a new folder.
+    """Write the whole state of a run into a new folder. All ranks call it, one as the writer.
 
-    All ranks call it, one of them with `is_writer`. Raises SkippedStepsError on all of them, and
-    writes nothing, if too many steps were skipped; on the writer ValueError if `folder` is in use,
-    and OSError if writing fails.
+    Raises SkippedStepsError on all of them, and writes nothing, if too many steps were skipped; on
+    the writer ValueError if `folder` is in use, and OSError if writing fails.
     """
     state = {"format": FORMAT, "position": asdict(position), **optimizer.state_dict()}
     if not is_writer:
@@ -113,7 +112,13 @@ def load_checkpoint(folder: Path | str, model: Model, optimizer: Optimizer) -> P
     checkpoint, or that of another model, another optimizer or other frozen parameters.
     """
     path = _existing(folder, TRAINING_STATE_FILE)
-    _check_same_architecture(model, read_config(folder), folder)
+    config = read_config(folder)
+    if config["head"] != model.head_name or config["settings"] != model.head_settings():
+        raise ValueError(
+            f"{folder} holds {described(config['head'])} with {config['settings']}, not "
+            f"{described(model.head_name)} with {model.head_settings()}"
+        )
+    check_same_encoder(model.config, config["encoder"], folder)
     tensors = read_weights(folder)
     check_names(tensors, model.state_dict(), str(Path(folder) / WEIGHTS_FILE))
     # Mapped: the memory holds nothing twice.
@@ -175,15 +180,6 @@ def _existing(folder: Path | str, name: str) -> Path:
 def read_weights(folder: Path | str) -> dict[str, Tensor]:
     """The tensors of a saved model, on the CPU; raises ValueError if there are none."""
     return read_tensors(_existing(folder, WEIGHTS_FILE))
-
-
-def _check_same_architecture(model: Model, config: dict[str, Any], folder: Path | str) -> None:
-    if config["head"] != model.head_name or config["settings"] != model.head_settings():
-        raise ValueError(
-            f"{folder} holds {described(config['head'])} with {config['settings']}, not "
-            f"{described(model.head_name)} with {model.head_settings()}"
-        )
-    check_same_encoder(model.config, config["encoder"], folder)
 
 
 def check_same_encoder(ours: EncoderConfig, theirs: Mapping[str, Any], source: Path | str) -> None:
