@@ -74,10 +74,6 @@ class BadItemError(ValueError):
 class TaskExamples(Protocol):
     """The items of one split as the encoder takes them: N sequences, or groups of them."""
 
-    @property
-    def num_truncated(self) -> int:
-        """Items whose end was left out."""
-
     def __len__(self) -> int:
         """N."""
 

@@ -138,11 +138,6 @@ class Sequences:
     labels: np.ndarray | Sequence[np.ndarray]
     per_example: int = 1
 
-    @property
-    def num_truncated(self) -> int:
-        """Sequences whose end was left out."""
-        return self.encoded.num_truncated
-
     def __len__(self) -> int:
         return len(self.encoded.sequences) // self.per_example
 

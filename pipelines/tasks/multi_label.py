@@ -148,13 +148,11 @@ def _names(labels: Any) -> list[str]:
         raise BadItemError("have its labels in a list or between separators", repr(labels)[:60])
     if None in labels:
         raise BadItemError("have a name for each of its labels", f"{labels!r:.60}")
-    numbers = [label for label in labels if not isinstance(label, str)]
-    if (
-        any(type(number) is not int for number in numbers)
-        or len(numbers) > len(set(numbers))
-        or (len(numbers) > 1 and set(numbers) <= {0, 1})
+    if not all(isinstance(label, str) or type(label) is int for label in labels) or (
         # A class may be called 0 or 1, but no text has it twice.
-        or (len(labels) > len(set(labels)) and set(labels) <= {"0", "1"})
+        len(labels) > 1
+        and {str(label) for label in labels} <= {"0", "1"}
+        and (len(labels) > len(set(labels)) or not all(isinstance(label, str) for label in labels))
     ):
         raise BadItemError(
             "have a list of its labels' names, not a row of zeros and ones", f"{labels!r:.60}"

@@ -10,11 +10,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
 import pyarrow as pa
 import torch
+from pydantic import Field, StringConstraints, TypeAdapter
 
 from bert_core.batch import RaggedBatch, RowBatch
 from bert_core.inference.tables import EncodedRows, answers_of, encode_rows
@@ -28,7 +29,17 @@ from pipelines.tasks import Answers, BadItemError, Form, Item, Items, Reading, T
 from pipelines.tasks.encoding import outputs
 from pipelines.tasks.scoring import WeightedScore, mean
 
-_CALLED: Final = {str: "text", int: "whole number", float: "number"}
+_Text = Annotated[str, Field(strict=True), StringConstraints(strip_whitespace=True, min_length=1)]
+_Number = Annotated[float, Field(allow_inf_nan=False)]
+_LISTS: Final = (list[str], list[int], list[float])
+_CHECKED: Final[Mapping[Any, Any]] = {
+    str: _Text, int: int, float: _Number,
+    list[str]: list[_Text], list[int]: list[int], list[float]: list[_Number],
+}  # fmt: skip
+_CALLED: Final[Mapping[Any, str]] = {
+    str: "text", int: "whole number", float: "number", list[str]: "list of texts",
+    list[int]: "list of whole numbers", list[float]: "list of numbers",
+}  # fmt: skip
 _TYPES: Final[Mapping[Any, pa.DataType]] = {
     str: pa.string(), int: pa.int64(), float: pa.float64(), list[str]: pa.list_(pa.string()),
     list[int]: pa.list_(pa.int64()), list[float]: pa.list_(pa.float64()),
@@ -41,11 +52,6 @@ class RowExamples:
 
     rows: Sequence[Item]
     read: EncodedRows
-
-    @property
-    def num_truncated(self) -> int:
-        """Texts whose end was left out."""
-        return self.read.encoded.num_truncated
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -74,31 +80,13 @@ class RowExamples:
 def value_of(cell: Any, kind: Any, name: str) -> Any:
     """A cell as its column's type; CSV writes lists as JSON. Raises BadItemError where it is none.
 
-    Whole numbers may come as floats, as tables with gaps hold them.
+    Texts are stripped. Whole numbers may come as floats, as tables with gaps hold them.
     """
-    is_list = kind not in (str, int, float)
-    of = kind.__args__[0] if is_list else kind
     try:
-        value = json.loads(cell) if is_list and isinstance(cell, str) else cell
-        if is_list and not isinstance(value, list):
-            raise ValueError(f"{cell!r:.60} is no list")
-        found = [_plain(each, of) for each in (value if is_list else [value])]
-    except (ValueError, TypeError) as error:
-        called = f"a list of {_CALLED[of]}s" if is_list else f"a {_CALLED[of]}"
-        raise BadItemError(f"have {called} in {name}", f"{cell!r:.60}") from error
-    return found if is_list else found[0]
-
-
-def _plain(value: Any, kind: type) -> Any:
-    """A text is stripped, and may not be empty; raises ValueError for another type's value."""
-    if kind is str:
-        if not (isinstance(value, str) and value.strip()):
-            raise ValueError("no text")
-        return value.strip()
-    number = float(value)
-    if not math.isfinite(number) or (kind is int and not number.is_integer()):
-        raise ValueError("no such number")
-    return kind(number)
+        value = json.loads(cell) if kind in _LISTS and isinstance(cell, str) else cell
+        return TypeAdapter(_CHECKED[kind]).validate_python(value)
+    except ValueError as error:
+        raise BadItemError(f"have a {_CALLED[kind]} in {name}", f"{cell!r:.60}") from error
 
 
 def read_task(path: str, taken: Sequence[str]) -> "RowTask":

@@ -45,11 +45,6 @@ class Pairs:
     labels: np.ndarray  # [N], or [N, 2] numbers of both texts
     others: Sequence[int | None]  # of each pair: where its third text is
 
-    @property
-    def num_truncated(self) -> int:
-        """Texts whose end was left out."""
-        return self.encoded.num_truncated
-
     def __len__(self) -> int:
         return len(self.labels)
 

@@ -101,7 +101,7 @@ def test_long_texts_are_cut_and_counted() -> None:
     tokenizer = WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
     rows = [{"text": text, "second_text": None, "label": "x"} for text in ("a " * 50, "a")]
     texts = FAMILY.examples(Items(rows, ("x",)), tokenizer, Reading(max_tokens=8))
-    assert texts.num_truncated == 1
+    assert texts.encoded.num_truncated == 1
     assert texts.batch(np.array([0, 1])).tokens.lengths == (8, 3)
 
 

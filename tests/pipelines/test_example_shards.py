@@ -1,12 +1,10 @@
 """What shards of examples hold, and who may read them."""
 
-import numpy as np
 import pytest
 
 from pipelines.errors import UserError
 from pipelines.stages.corpus.settings import CorpusSettings, TextFiles
 from pipelines.stages.corpus.stage import build_corpus
-from pipelines.stages.examples.batches import ExampleReader
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
 from tests.pipelines.small_data import invented_text
@@ -20,14 +18,6 @@ def test_shards_hold_equally_many_tokens(small_examples):
         ]
         assert max(tokens) - min(tokens) <= 2 * 64  # to the example
     assert small_examples.statistics["train"]["shards"] > 3
-
-
-def test_training_refuses_shards_of_another_vocabulary(small_examples):
-    manifest = small_examples.manifest
-    other = manifest.model_copy(update={"inputs": {**manifest.inputs, "vocabulary": "0" * 32}})
-    forged = type(small_examples)(other, small_examples.root, small_examples.filesystem)
-    with pytest.raises(UserError, match=r"train-.*was made with vocabulary .*, not 0000"):
-        ExampleReader(forged, "train").rows(0, np.arange(1))
 
 
 def test_documents_of_one_sentence_are_refused_where_pairs_are_asked_for(

@@ -31,6 +31,7 @@ SETTINGS = PretrainingSettings(
 )
 
 
+@pytest.mark.slow
 def test_it_begins_at_the_frequencies_on_one_rank_and_on_two(
     small_examples, small_vocabulary, local_ray, tmp_path
 ):

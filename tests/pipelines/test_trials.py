@@ -151,6 +151,7 @@ def _losses(model: Artifact) -> dict[int, float]:
     return {point["step"]: point["eval/loss"] for point in history if "eval/loss" in point}
 
 
+@pytest.mark.slow
 def test_patience_ends_a_training_and_the_best_weights_are_published(
     stopped: Artifact, encoder: Artifact, dataset: Artifact, tmp_path: Path
 ) -> None:

@@ -9,14 +9,13 @@ micro-batches r, r + W, ... So neither the examples of a step nor their masks de
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -28,7 +27,6 @@ from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.errors import UserError
 from pipelines.stages.examples.settings import ExampleSet, ExampleSettings
 from pipelines.stages.examples.shards import (
-    FORMAT_VERSION,
     VOCABULARY_FILES,
     lists_in,
     read_example_batch,
@@ -39,7 +37,6 @@ if TYPE_CHECKING:  # a verification reads examples without the training loop
     from bert_core.training.loop import MicroBatches
 
 _STEPS_AHEAD = 2
-_TRIES = 3  # to open a file of the cache
 _THREADS = 4  # that fetch shards of a remote store
 
 
@@ -59,14 +56,11 @@ class ExampleReader:
     """One set of the examples of an artifact: `train`, `short` or `heldout`.
 
     A shard is opened, and fetched from a remote store, when an example of it is first read. As the
-    order is random, the first steps of a pass fetch all of it; `batches.prefetched` reads them
-    while the model computes. Reading raises UserError for a shard made with another vocabulary than
-    the manifest names.
+    order is random, the first steps of a pass fetch all of it; `prefetched` reads them while the
+    model computes.
     """
 
     def __init__(self, examples: Artifact, split: ExampleSet) -> None:
-        if examples.kind != "examples":
-            raise UserError(f"{examples.url} holds no examples but a {examples.kind}")
         self.split = split
         self.settings = ExampleSettings.model_validate(examples.manifest.settings)
         self.max_tokens = self.settings.max_tokens_of(split)
@@ -160,20 +154,14 @@ class ExampleReader:
         return [self._open[name] for name in names]
 
     def _opened(self, name: str) -> "_Shard":
-        vocabulary = self._examples.manifest.inputs["vocabulary"]
-        for _ in range(_TRIES - 1):
-            # Another download may evict the file from the cache before it is opened.
-            with suppress(FileNotFoundError):
-                return _Shard(self._examples.local(name), vocabulary)
-        return _Shard(self._examples.local(name), vocabulary)
+        return _Shard(self._examples.local(name))
 
 
 class _Shard:
     """One memory-mapped file."""
 
-    def __init__(self, path: Path, vocabulary: str) -> None:
+    def __init__(self, path: Path) -> None:
         batch = read_example_batch(path)
-        _check(path, batch.schema, vocabulary)
         (self.input_ids,) = lists_in(batch, "input_ids")
         self.segment_b_start = batch.column("segment_b_start").to_numpy()
         self._pair_bits = np.frombuffer(batch.column("is_random_next").buffers()[1], np.uint8)
@@ -187,17 +175,6 @@ class _Shard:
 
 def _joined(rows: list[NDArray[Any]]) -> tuple[NDArray[Any], NDArray[np.int64]]:
     return np.concatenate(rows), np.fromiter(map(len, rows), np.int64, len(rows))
-
-
-def _check(path: Path, schema: pa.Schema, vocabulary: str) -> None:
-    found = schema.metadata or {}
-    for key, expected in (("vocabulary", vocabulary), ("format_version", FORMAT_VERSION)):
-        if found.get(key.encode()) != expected.encode():
-            raise UserError(
-                f"{path} was made with {key.replace('_', ' ')} "
-                f"{found.get(key.encode(), b'none').decode()}, not {expected}; build the examples "
-                "again"
-            )
 
 
 def micro_batches(
@@ -299,9 +276,9 @@ def prefetched(batches_of: "MicroBatches", num_steps: int) -> "Iterator[MicroBat
                 for waiting in ahead.values():
                     waiting.cancel()
                 ahead.clear()
-            for wanted in range(step, min(step + _STEPS_AHEAD + 1, num_steps)):
-                if wanted not in ahead:
-                    ahead[wanted] = thread.submit(read, wanted)
+            for number in range(step, min(step + _STEPS_AHEAD + 1, num_steps)):
+                if number not in ahead:
+                    ahead[number] = thread.submit(read, number)
             return iter(ahead.pop(step).result())
 
         try:

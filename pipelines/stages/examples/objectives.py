@@ -73,11 +73,6 @@ def sentence_pairs(
         lengths=lengths,
         segment_b_start=b_starts,
         is_random_next=pairs.is_random,
-        figures={
-            "truncated_tokens": pairs.num_truncated_tokens,
-            "examples_without_choice": pairs.num_without_choice,
-            "random_next": int(pairs.is_random.sum()),
-        },
     )
 
 

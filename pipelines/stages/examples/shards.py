@@ -9,7 +9,7 @@ single record batch.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,7 +36,6 @@ class Examples:
     lengths: NDArray[np.int64]  # [B]
     segment_b_start: NDArray[np.int64]  # [B] the length where there is one segment
     is_random_next: NDArray[np.bool_] | None = None  # [B]
-    figures: dict[str, int] = field(default_factory=dict)
 
 
 def example_schema(
@@ -193,12 +192,12 @@ class TokenShard:
 def write_token_shard(corpus_shard: Path, path: Path, encoder: SentenceEncoder) -> dict[str, Any]:
     """Encode a corpus shard; returns its figures.
 
-    Sentences without any token (such as a lone zero-width space) are left out and counted, and so
-    are documents that have nothing else.
+    Sentences without any token (such as a lone zero-width space) are left out, and so are documents
+    that have nothing else.
     """
     value_type = id_type(encoder.tokenizer.vocab_size)
     schema = pa.schema([("group", pa.uint64()), ("sentences", pa.list_(pa.list_(value_type)))])
-    figures = {"tokens": 0, "sentences": 0, "documents": 0, "empty_sentences": 0}
+    figures = {"tokens": 0, "sentences": 0, "documents": 0}
     first_group: int | None = None
     has_two_groups = False
     with pa.OSFile(str(path), "wb") as stream, pa.ipc.new_file(stream, schema) as writer:
@@ -214,7 +213,6 @@ def write_token_shard(corpus_shard: Path, path: Path, encoder: SentenceEncoder) 
             figures["tokens"] += len(sentences.flatten())
             figures["sentences"] += len(sentences)
             figures["documents"] += encoded.num_rows
-            figures["empty_sentences"] += len(batch.column("sentences").flatten()) - len(sentences)
     return {**figures, "has_two_groups": has_two_groups, "first_group": first_group}
 
 

@@ -86,9 +86,6 @@ def build_examples(
     `vocab.txt` and `tokenizer_config.json`. Held-out examples carry static masks, so that every
     evaluation sees the same.
     """
-    for artifact, kind in ((corpus, "corpus"), (vocabulary, "vocabulary")):
-        if artifact.kind != kind:
-            raise UserError(f"{artifact.url} is a {artifact.kind}, not a {kind}")
     return context.store.get_or_build(
         EXAMPLES.kind,
         version=EXAMPLES.version,
@@ -129,31 +126,25 @@ def _build(
     )
     even = _even_shards(settings, work, list(zip(to_make, made, strict=True)))
     cutting = partial(cut_shard, settings, vocabulary, work, draft)
-    cut = _run("cut shards", cutting, even, context, len(encoded) + len(made))
+    _run("cut shards", cutting, even, context, len(encoded) + len(made))
     statistics: dict[str, Any] = {
         "objective": settings.objective,
         "max_tokens": settings.max_tokens,
         "vocab_size": vocabulary.statistics["size"],
-        **{
-            split: _describe(
-                [encoded[name] for name in _corpus_shards(split, encoded)],
-                [
-                    figures
-                    for shard, figures in zip(to_make, made, strict=True)
-                    if shard.split == split
-                ],
-                [figures for shard, figures in zip(even, cut, strict=True) if shard.split == split],
-            )
-            for split in settings.example_sets()
-        },
     }
+    for split in settings.example_sets():
+        statistics[split] = _describe(
+            [encoded[name] for name in _corpus_shards(split, encoded)],
+            [figures for shard, figures in zip(to_make, made, strict=True) if shard.split == split],
+            num_shards=sum(shard.split == split for shard in even),
+        )
     return Built([*VOCABULARY_FILES, *(shard.name for shard in even)], statistics)
 
 
 def _check_pairs(made: list[dict[str, Any]]) -> None:
     """Raise UserError where documents of one sentence leave hardly a pair that is not random."""
     examples = sum(figures["examples"] for figures in made)
-    random_next = sum(figures.get("random_next", 0) for figures in made)
+    random_next = sum(figures["random_next"] for figures in made)
     if random_next > _MOST_RANDOM * examples:
         raise UserError(
             f"{random_next / examples:.0%} of the sentence pairs would be random, as nearly every "
@@ -163,35 +154,24 @@ def _check_pairs(made: list[dict[str, Any]]) -> None:
 
 
 def _describe(
-    encoded: list[dict[str, Any]],
-    made: list[dict[str, Any]],
-    cut: list[dict[str, Any]],
+    encoded: list[dict[str, Any]], made: list[dict[str, Any]], num_shards: int
 ) -> dict[str, Any]:
-    """Statistics of a split, from what its tasks counted: encoding, making examples, cutting."""
+    """Statistics of a split, from what was counted when it was encoded and made."""
 
     def total(rows: list[dict[str, Any]], key: str) -> int:
         return sum(row.get(key, 0) for row in rows)
 
     examples, tokens = total(made, "examples"), total(made, "tokens")
-    statistics = {
+    return {
         "examples": examples,
         "tokens": tokens,
         "mean_tokens": round(tokens / examples, 2),
-        "shards": len(cut),
-        "shard_tokens_min": min(row["tokens"] for row in cut),
-        "shard_tokens_max": max(row["tokens"] for row in cut),
+        "shards": num_shards,
         "corpus_documents": total(encoded, "documents"),
         "corpus_sentences": total(encoded, "sentences"),
         "corpus_tokens": total(encoded, "tokens"),
-        "sentences_without_tokens": total(encoded, "empty_sentences"),
+        "masked_tokens": total(made, "masked_tokens"),
     }
-    if any("random_next" in row for row in made):
-        statistics["random_next_share"] = round(total(made, "random_next") / examples, 4)
-        statistics["examples_without_choice"] = total(made, "examples_without_choice")
-        statistics["truncated_tokens"] = total(made, "truncated_tokens")
-    if total(made, "masked_tokens"):
-        statistics["masked_tokens"] = total(made, "masked_tokens")
-    return statistics
 
 
 def _run(
@@ -321,7 +301,7 @@ def make_examples(
     def write(path: Path) -> dict[str, Any]:
         tokenizer = _encoder_of(vocabulary).tokenizer
         examples = _examples(settings, work, shard, tokenizer)
-        masked = None
+        masked, is_random = None, examples.is_random_next
         if settings.has_static_masks(shard.split):
             masked = _masked(settings, shard, examples, tokenizer)
         schema = _schema(settings, vocabulary, shard.split)
@@ -330,7 +310,7 @@ def make_examples(
             "examples": examples.lengths.size,
             "tokens": int(examples.lengths.sum()),
             "masked_tokens": 0 if masked is None else masked.positions.size,
-            **examples.figures,
+            "random_next": 0 if is_random is None else int(is_random.sum()),
         }
 
     return work.once(shard.name, write)
