@@ -7,7 +7,8 @@ in nearly all resamples of a paired bootstrap over the held-out items.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 from mlflow import MlflowClient
@@ -34,8 +35,6 @@ from pipelines.store import Artifact, ArtifactStore
 from pipelines.tasks import Answers, Items, TaskFamily
 from pipelines.tasks.scoring import WeightedScore, ratio
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
-
-Score = Callable[[Sequence[object]], WeightedScore]  # of the answers to all held-out items
 
 _CORRELATIONS: Final = ("eval/pearson", "eval/spearman", "eval/matthews")  # 0 for a constant answer
 _REMEDY: Final = (
@@ -126,10 +125,10 @@ def _compared(
     kind, proof = version.tags[KIND_TAG], entries(PROOF_TAG, version.tags)
     if champion is not None and champion.tags.get(KIND_TAG) != kind:
         raise VerificationError(f"{uri_of(champion)} is of another kind")
-    is_encoder, metric, margin = kind == "encoder", proof["metric"], settings.margin
+    is_encoder, metric = kind == "encoder", proof["metric"]
     data_kind, model_kind = ("examples", "encoder") if is_encoder else ("dataset", "finetuned")
-    data = _made_from(store, data_kind, version.tags.get(f"bertsmith.{data_kind}", ""))
-    artifact = _made_from(store, model_kind, version.tags.get(FINGERPRINT_TAG, ""))
+    data = _in_store(store, data_kind, version.tags.get(f"bertsmith.{data_kind}", ""))
+    artifact = _in_store(store, model_kind, version.tags.get(FINGERPRINT_TAG, ""))
 
     def answers_of(version: ModelVersion) -> Evaluation:
         return evaluated(
@@ -137,36 +136,41 @@ def _compared(
             store_url=store.url, tracker=tracker, max_examples=int(proof["items"]),
         )  # fmt: skip
 
-    ours = evaluation or answers_of(version)
-    num_items, left_out, score = len(ours.answers), 0, _loss
-    if is_encoder:
-        guess, metric, margin = "token-frequency", "loss of masked tokens", settings.loss_margin
-    else:
-        counted = counted_items(data, metric, champion, store)
-        guess, num_items, left_out = counted.family.guess, len(counted.kept), counted.left_out
-        score = counted.score
-    others: dict[str, WeightedScore] = {}
+    ours = (evaluation or answers_of(version)).answers
+    counted = range(len(ours)) if is_encoder else counted_places(data, champion, store)
+    baseline = metric.replace("eval/", "baseline/")
+    score: Callable[[Sequence[object]], WeightedScore]
     learned: dict[str, WeightedScore] = {}
-    if champion is not None:
-        others[uri_of(champion)] = score(answers_of(champion).answers)
-    elif is_encoder:
-        others[f"the {guess} baseline"] = _constant(_token_frequencies(artifact))
+    if is_encoder:
+        score = _loss
+        margin, shown, guess = settings.loss_margin, "loss of masked tokens", "token-frequency"
+        guessed = artifact.statistics[baseline.replace("accuracy", "loss")]
     else:
-        made = answers_in(build_baselines(data, store))
-        learned = {name: score(answers) for name, answers in made.items()}
-        others = {f"the {guess} baseline": _constant(_guess(data, counted)), **learned}
+        family, heldout = family_of(data), read_items(data, "heldout")
+        items = Items([heldout.rows[place] for place in counted], heldout.labels)
+        score = partial(_score_of_task, family, metric, items, counted)
+        margin, shown, guess = settings.margin, metric.removeprefix("eval/"), family.guess
+        figures = family.described(read_items(data, "train"), items)
+        assert baseline in figures or metric in _CORRELATIONS
+        guessed = figures.get(baseline, 0.0)
+    if champion is not None:
+        others = {uri_of(champion): score(answers_of(champion).answers)}
+    else:
+        if not is_encoder:
+            made = answers_in(build_baselines(data, store))
+            learned = {name: score(answers) for name, answers in made.items()}
+        others = {f"the {guess} baseline": lambda weights: float(guessed), **learned}
     differences = {
         name: paired_bootstrap(
-            score(ours.answers), other, num_items, settings,
-            margin=margin, lower_is_better=is_encoder,
+            score(ours), other, len(counted), settings, margin=margin, lower_is_better=is_encoder
         )
         for name, other in others.items()
-    }  # fmt: skip
+    }
     # Of several baselines the one that is beaten by least decides.
     against = min(differences, key=lambda name: (differences[name].ahead, differences[name].value))
-    difference = differences[against]
+    difference, left_out = differences[against], len(ours) - len(counted)
     is_better = difference.holds(settings.confidence)
-    reason = in_words(against, metric, difference, settings, is_better, left_out)
+    reason = in_words(against, shown.replace("_", " "), difference, settings, left_out)
     if against in learned and not is_better:
         reason = f"{reason}; {_REMEDY.format(name=against)}"
     return Comparison(
@@ -175,33 +179,17 @@ def _compared(
     )  # fmt: skip
 
 
-def _made_from(store: ArtifactStore, kind: str, fingerprint: str) -> Artifact:
+def _in_store(store: ArtifactStore, kind: str, fingerprint: str) -> Artifact:
     artifact = store.find(kind, fingerprint)
     if artifact is None:
-        raise VerificationError(f"the store does not hold its {kind} {fingerprint}")
+        raise VerificationError(f"the store does not hold the {kind} {fingerprint}")
     return artifact
 
 
-@dataclass(frozen=True, slots=True)
-class CountedItems:
-    """The held-out items of a task that a comparison counts."""
-
-    family: TaskFamily
-    metric: str
-    items: Items
-    kept: Sequence[int]  # their places among all held-out items
-    left_out: int  # that either version was trained on
-
-    def score(self, answers: Sequence[object]) -> WeightedScore:
-        """The score of `answers`, one for each held-out item, as a function of weights."""
-        counted = Answers([answers[place] for place in self.kept], 0)
-        return self.family.scores(counted, self.items)[self.metric]
-
-
-def counted_items(
-    dataset: Artifact, metric: str, champion: ModelVersion | None, store: ArtifactStore
-) -> CountedItems:
-    """The held-out items of a candidate's dataset that neither version was trained on.
+def counted_places(
+    dataset: Artifact, champion: ModelVersion | None, store: ArtifactStore
+) -> list[int]:
+    """Places of the held-out items of a candidate's dataset that neither version was trained on.
 
     Raises VerificationError where none is left, or the champion's training items are unknown.
     """
@@ -209,39 +197,25 @@ def counted_items(
     learned_from = [dataset] if dataset.statistics.get("heldout_also_in_train") else []
     theirs = "" if champion is None else champion.tags.get("bertsmith.dataset", "")
     if theirs not in ("", dataset.fingerprint):  # an import names none
-        learned_from.append(_made_from(store, "dataset", theirs))
+        learned_from.append(_in_store(store, "dataset", theirs))
     known = {family.group(item) for each in learned_from for item in read_items(each, "train").rows}
-    kept = [place for place, item in enumerate(heldout.rows) if family.group(item) not in known]
-    if not kept:
+    counted = [place for place, item in enumerate(heldout.rows) if family.group(item) not in known]
+    if not counted:
         raise VerificationError("it or the champion was trained on all of its held-out items")
-    items = Items([heldout.rows[place] for place in kept], heldout.labels)
-    return CountedItems(family, metric, items, kept, len(heldout.rows) - len(kept))
+    return counted
 
 
-def _loss(answers: Sequence[object]) -> WeightedScore:
+def _loss(answers: Sequence[Any]) -> WeightedScore:
     """Of an encoder, whose answers are each sequence's loss and number of predicted tokens."""
     losses = np.array(answers, np.float64)
     return ratio(losses[:, 0], losses[:, 1])
 
 
-def _constant(value: float) -> WeightedScore:
-    return lambda weights: value
-
-
-def _token_frequencies(encoder: Artifact) -> float:
-    """The loss of an encoder's constant guess."""
-    for name in ("baseline/mlm_loss", "baseline/clm_loss"):
-        if name in encoder.statistics:
-            return float(encoder.statistics[name])
-    raise VerificationError("no baseline was computed for its held-out data")
-
-
-def _guess(dataset: Artifact, counted: CountedItems) -> float:
-    """The figure of the constant guess on the counted items."""
-    if counted.metric in _CORRELATIONS:
-        return 0.0
-    figures = counted.family.described(read_items(dataset, "train"), counted.items)
-    return float(figures[counted.metric.replace("eval/", "baseline/")])
+def _score_of_task(
+    family: TaskFamily, metric: str, items: Items, counted: Sequence[int], answers: Sequence[Any]
+) -> WeightedScore:
+    """Of the counted answers to all held-out items, as a function of weights."""
+    return family.scores(Answers([answers[place] for place in counted], 0), items)[metric]
 
 
 def paired_bootstrap(
@@ -284,23 +258,17 @@ def paired_bootstrap(
 
 
 def in_words(
-    against: str,
-    metric: str,
-    difference: Difference,
-    settings: ComparisonSettings,
-    is_better: bool,
-    left_out: int = 0,
+    against: str, name: str, difference: Difference, settings: ComparisonSettings, left_out: int = 0
 ) -> str:
-    """The comparison in one sentence, with all its figures."""
-    name = metric.removeprefix("eval/").replace("_", " ")
+    """The comparison of a figure in one sentence, with all its numbers."""
+    verdict = "better" if difference.holds(settings.confidence) else "not better"
     without = f", without {left_out} that one of them was trained on" if left_out else ""
     return (
-        f"{'' if is_better else 'not '}better than {against}: {name} {difference.score:.4f} "
-        f"against {difference.other:.4f}, {difference.value:+.4f} in its favour "
-        f"({settings.confidence:.0%} interval {difference.low:+.4f} to {difference.high:+.4f}) on "
-        f"{difference.num_items} held-out items{without}; better by more than "
-        f"{difference.margin:g} in {difference.ahead:.1%} of {settings.resamples} resamples, "
-        f"{settings.confidence:.0%} required"
+        f"{verdict} than {against}: {name} {difference.score:.4f} against {difference.other:.4f}, "
+        f"{difference.value:+.4f} in its favour ({settings.confidence:.0%} interval "
+        f"{difference.low:+.4f} to {difference.high:+.4f}) on {difference.num_items} held-out items"
+        f"{without}; better by more than {difference.margin:g} in {difference.ahead:.1%} of "
+        f"{settings.resamples} resamples, {settings.confidence:.0%} required"
     )
 
 
@@ -309,9 +277,7 @@ def _record(client: MlflowClient, version: ModelVersion, comparison: Comparison)
     name, number = version.name, version.version
     card = with_comparison(version.description or "", comparison.reason)
     client.update_model_version(name, number, card)
-    tags = {
-        "reason": comparison.reason[:4_000],  # MLflow's SQL store takes 5,000
-        "decision": "better" if comparison.is_better else "not better",
-    }
-    for key, value in tags.items():
-        client.set_model_version_tag(name, number, f"{COMPARISON_TAG}.{key}", value)
+    decision = "better" if comparison.is_better else "not better"
+    reason = comparison.reason[:4_000]  # MLflow's SQL store takes 5,000
+    client.set_model_version_tag(name, number, f"{COMPARISON_TAG}.reason", reason)
+    client.set_model_version_tag(name, number, f"{COMPARISON_TAG}.decision", decision)

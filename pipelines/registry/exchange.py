@@ -55,8 +55,8 @@ def import_path(
 ) -> Artifact:
     """What is at `path` as an artifact of the store: a model with its tokenizer, or a vocabulary.
 
-    A vocabulary is a vocab.txt or a folder with a tokenizer and no model. Raises UserError, and
-    leaves nothing behind, where files are missing or broken, or another architecture's.
+    Raises UserError, and leaves nothing behind, where files are missing or broken, or another
+    architecture's.
     """
     if not str(path).strip():
         raise UserError("name the folder or the vocab.txt to import")
@@ -78,19 +78,16 @@ def register_import(
 ) -> RegisteredModel:
     """Register the imported model as a version of `name`, and prove it; `say` gets each step.
 
-    It proves itself as every version does, in a process of its own with the code that it carries;
-    what it repeats is its response to the texts that lie with it. Where the name has no champion it
-    becomes that, else it stays a candidate. Raises UserError for a head that no registered model
-    has, VerificationError where it does not repeat its response.
+    It repeats its response to the texts that lie with it, in a process of its own. Where the name
+    has no champion it becomes that, else it stays a candidate. Raises UserError for a head that no
+    registered model has, VerificationError where it does not repeat its response.
     """
     assert artifact.kind == IMPORTED and context.tracker is not None
     tracker, names = context.tracker, RegistrationSettings()
     say(f"registering it as {name}")
-    statistics = artifact.statistics
     imported = {
-        "source": statistics["source"],
-        "files": statistics["source_files"],
-        "read_by_version": artifact.manifest.version,
+        "source": artifact.statistics["source"],
+        "files": artifact.statistics["source_files"],
         **artifact.manifest.settings,
     }
     submission = Submission(
@@ -128,13 +125,11 @@ def export_version(
     """Write the model that `reference` names as the new folder `target`; says what it wrote.
 
     It is for `transformers`, or for ONNX Runtime. With `pooling` it is an encoder alone, which
-    sentence-transformers opens, too; without, where the model says itself how it makes vectors.
-    Raises UserError where `reference` names no model, and where `target` is a folder with something
-    in it or cannot be written.
+    sentence-transformers opens, too. Raises UserError where `reference` names no model, and where
+    `target` is a folder with something in it or cannot be written.
     """
-    missing = [name for name in _ONNX_LIBRARIES if find_spec(name) is None]
-    if as_onnx and missing:
-        raise UserError(f"ONNX needs {', '.join(missing)}; pip install 'bertsmith[onnx]'")
+    if as_onnx and not all(map(find_spec, _ONNX_LIBRARIES)):
+        raise UserError(f"this needs {', '.join(_ONNX_LIBRARIES)}: pip install 'bertsmith[onnx]'")
     model, tokenizer = open_model(tracker, reference)
     try:
         if as_onnx and pooling is not None:
@@ -151,9 +146,8 @@ def export_version(
         ) from error
     if pooling is None and reads_mean(model):
         return (
-            f"{written}; its head uses the mean of all tokens, which no Auto class of transformers "
-            f"supports: SentenceTransformer({str(target)!r}).encode(texts) gives its logits, in "
-            "the order of id2label in config.json; AutoModel loads the encoder"
+            f"{written}; no Auto class of transformers has its head, which reads the mean of all "
+            f"tokens: SentenceTransformer({str(target)!r}).encode(texts) gives its logits"
         )
     return written
 

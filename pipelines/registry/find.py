@@ -116,30 +116,6 @@ def if_there(ask: Callable[..., Answer], *names: str) -> Answer | None:
         return None
 
 
-def newest_of(client: "MlflowClient", kinds: Collection[str]) -> str | None:
-    """The newest champion of these kinds; without one the newest verified version; else None.
-
-    Raises MlflowException where the tracker does not answer.
-    """
-    champions = {
-        model.name: int(model.aliases.get(_CHAMPION, 0))
-        for model in pages(client.search_registered_models)
-    }
-    proved: list[ModelVersion] = []
-    for kind in kinds:
-        of_kind = "!= 'encoder'" if kind == ANY_TASK else f"= '{kind}'"
-        verified = f"tags.`{KIND_TAG}` {of_kind} and tags.`{VERIFIED_TAG}` = 'true'"
-        proved += pages(client.search_model_versions, verified)
-    best = max(
-        (version for version in proved if version.name in champions),
-        key=lambda version: (
-            int(version.version) == champions[version.name], version.creation_timestamp,
-        ),
-        default=None,
-    )  # fmt: skip
-    return None if best is None else reference_to(best)
-
-
 def pages(search: Callable[..., Any], *args: Any, **options: Any) -> Iterator[Any]:
     """What a search of MLflow's client finds, on all of its pages."""
     token = None
@@ -179,31 +155,42 @@ def list_models(tracker: "Tracker") -> list[ListedModel]:
     for model in pages(client.search_registered_models):
         for alias, number in sorted(model.aliases.items()):
             aliases[model.name, int(number)].append(alias)
-    rows = [
-        _listed(version, aliases[version.name, int(version.version)])
-        for version in pages(client.search_model_versions)
-    ]
+    rows = []
+    for version in pages(client.search_model_versions):
+        tags, number = version.tags, int(version.version)
+        proof, reasons = entries(PROOF_TAG, tags), entries(PROMOTED_TAG, tags)
+        is_score = proof.get("metric", "").startswith("eval/")
+        held = aliases[version.name, number]
+        row = ListedModel(
+            name=version.name,
+            version=number,
+            aliases=held,
+            kind=tags.get(KIND_TAG, ""),
+            metric=proof["metric"] if is_score else "",
+            value=float(proof["reproduced"]) if is_score else None,
+            is_verified=tags.get(VERIFIED_TAG) == "true",
+            created=datetime.fromtimestamp(version.creation_timestamp / 1000, UTC),
+            fingerprint=tags.get(f"{_PREFIX}fingerprint", ""),
+            comparison=tags.get(f"{COMPARISON_TAG}.reason", ""),
+            promoted={a: reasons[f"{a}.reason"] for a in held if f"{a}.reason" in reasons},
+        )
+        rows.append(row)
     return sorted(rows, key=lambda row: (row.name, -row.version))
 
 
-def _listed(version: "ModelVersion", aliases: list[str]) -> ListedModel:
-    tags, proof = version.tags, entries(PROOF_TAG, version.tags)
-    metric = proof.get("metric", "")
-    is_score = metric.startswith("eval/")
-    reasons = {alias: tags.get(f"{PROMOTED_TAG}.{alias}.reason") for alias in aliases}
-    return ListedModel(
-        name=version.name,
-        version=int(version.version),
-        aliases=aliases,
-        kind=tags.get(KIND_TAG, ""),
-        metric=metric if is_score else "",
-        value=float(proof["reproduced"]) if is_score else None,
-        is_verified=tags.get(VERIFIED_TAG) == "true",
-        created=datetime.fromtimestamp(version.creation_timestamp / 1000, UTC),
-        fingerprint=tags.get(f"{_PREFIX}fingerprint", ""),
-        comparison=tags.get(f"{COMPARISON_TAG}.reason", ""),
-        promoted={alias: reason for alias, reason in reasons.items() if reason},
+def newest_of(tracker: "Tracker", kinds: Collection[str]) -> str | None:
+    """The newest champion of these kinds; without one the newest verified version; else None.
+
+    Raises MlflowException where the tracker does not answer.
+    """
+    proved = (
+        row
+        for row in list_models(tracker)
+        if row.is_verified
+        and (row.kind in kinds or (ANY_TASK in kinds and row.kind not in ("", "encoder")))
     )
+    best = max(proved, key=lambda row: (_CHAMPION in row.aliases, row.created), default=None)
+    return None if best is None else f"{best.name}/{best.version}"
 
 
 def fingerprints_in_use(
@@ -217,22 +204,18 @@ def fingerprints_in_use(
 
     users: dict[str, set[str]] = defaultdict(set)
     with tracker.answering():
-        for name, tags in _tagged(tracker.client(), since):
-            for key, value in tags.items():
-                if key.startswith(_PREFIX) and is_fingerprint(value):
-                    users[value].add(name)
+        client = tracker.client()
+        tagged = [(reference_to(each), each.tags) for each in pages(client.search_model_versions)]
+        if since is not None:
+            ids = [experiment.experiment_id for experiment in pages(client.search_experiments)]
+            recent = f"attributes.start_time >= {int(since.timestamp() * 1000)}"
+            for runs in (recent, "attributes.status = 'RUNNING'"):
+                tagged += (
+                    (f"run {run.info.run_name}", run.data.tags)
+                    for run in pages(client.search_runs, ids, runs, max_results=_PAGE)
+                )
+    for name, tags in tagged:
+        for key, value in tags.items():
+            if key.startswith(_PREFIX) and is_fingerprint(value):
+                users[value].add(name)
     return {fingerprint: tuple(sorted(names)) for fingerprint, names in users.items()}
-
-
-def _tagged(
-    client: "MlflowClient", since: datetime | None
-) -> Iterator[tuple[str, Mapping[str, str]]]:
-    for version in pages(client.search_model_versions):
-        yield reference_to(version), version.tags
-    if since is None:
-        return
-    ids = [experiment.experiment_id for experiment in pages(client.search_experiments)]
-    recent = f"attributes.start_time >= {int(since.timestamp() * 1000)}"
-    for runs in (recent, "attributes.status = 'RUNNING'"):
-        for run in pages(client.search_runs, ids, runs, max_results=_PAGE):
-            yield f"run {run.info.run_name}", run.data.tags

@@ -18,7 +18,7 @@ from bert_core.model.catalogue import EncoderModel, Model
 from bert_core.model.rows import CODE_FILE
 from bert_core.training.state import CONFIG_FILE, WEIGHTS_FILE, load_model, model_class_in
 from bert_core.vocabulary import SAVED_FILES, WordPieceTokenizer
-from pipelines.errors import UserError, readable
+from pipelines.errors import readable
 from pipelines.registry import seal
 from pipelines.registry.find import (
     DIGEST_TAG,
@@ -33,7 +33,6 @@ from pipelines.stage import StageContext
 from pipelines.store import Artifact
 from pipelines.train.imported import (
     existing_encoder,
-    find_model_artifact,
     import_folder,
     is_fingerprint,
     is_ours,
@@ -147,19 +146,13 @@ def local_model(reference: str, context: StageContext) -> str:
     first. Raises UserError for a fingerprint that the store has not, and for a folder that holds
     no model.
     """
-    if is_fingerprint(reference):
-        artifact = find_model_artifact(reference, context.store)
-        if artifact is None:
-            raise UserError(
-                f"the store {context.store.url} has no model with the fingerprint {reference}; "
-                "see `bertsmith store`"
-            )
-        return str(artifact.local_folder())
     if is_folder(reference):
         refuse_own_code(Path(reference))
-        if not is_ours(Path(reference)):
-            return str(import_folder(Path(reference), context, source=reference).local_folder())
-    return reference
+        if is_ours(Path(reference)):
+            return reference
+    elif not is_fingerprint(reference):
+        return reference
+    return str(existing_encoder(reference, context).local_folder())
 
 
 def opened(folder: Path) -> OpenedModel:

@@ -51,7 +51,11 @@ def decide_promotion(
         version = _previous(client, name, alias, holder)
     else:
         version = find_source(client, name, source)
-    _check_proved(version)
+    if version.tags.get(VERIFIED_TAG) != "true":
+        raise UserError(
+            f"{reference_to(version)} has not repeated its logged score, so it cannot be promoted; "
+            "run the recipe again to verify it"
+        )
     return Promotion(
         name=name,
         alias=alias,
@@ -79,13 +83,12 @@ def _previous(
 def move_alias(tracker: Tracker, promotion: Promotion) -> Promotion:
     """Do what was decided; a second try completes the first.
 
-    Raises UserError for a version that did not repeat its logged score or whose bytes are not
-    those that were registered, MlflowException where the tracker does not answer.
+    Raises UserError for a version whose bytes are not those that were registered, MlflowException
+    where the tracker does not answer.
     """
     client, name, alias = tracker.client(), promotion.name, promotion.alias
     number, previous = str(promotion.version), promotion.previous_version
     version = client.get_model_version(name, number)
-    _check_proved(version)
     with located(tracker, reference_to(version)):  # verifies its files
         pass
     tag, reason = f"{PROMOTED_TAG}.{alias}", promotion.reason[:_MOST_CHARACTERS]
@@ -102,11 +105,3 @@ def move_alias(tracker: Tracker, promotion: Promotion) -> Promotion:
     if moves and not promotion.is_rollback:
         client.set_model_version_tag(name, number, f"{tag}.reason", reason)
     return promotion
-
-
-def _check_proved(version: ModelVersion) -> None:
-    if version.tags.get(VERIFIED_TAG) != "true":
-        raise UserError(
-            f"{version.name} version {version.version} has not repeated its logged accuracy, so it "
-            "cannot be promoted; run the recipe again to verify it"
-        )

@@ -28,44 +28,33 @@ def main() -> None:
     request = json.load(sys.stdin)
     with tempfile.TemporaryDirectory(prefix="bertsmith-proof-") as scratch:
         try:
-            package, data = _fetched_package(request, scratch), _fetched_data(request)
+            answer = _reached(request, *_fetched(request, scratch))
         except Exception as error:  # tracker, store and network have no kind in common
-            if not is_transient(error):
+            is_refused = isinstance(error, ChangedPackageError | OtherQuestionError)
+            if not is_refused and not is_transient(error):
                 raise
-            _leave(TRY_AGAIN, error)
-        try:
-            answer = _reached(request, package, data)
-        except (ChangedPackageError, OtherQuestionError) as error:
-            _leave(REFUSED, error)
+            sys.stderr.write(f"{error}\n")
+            sys.exit(REFUSED if is_refused else TRY_AGAIN)
     Path(request["answer_file"]).write_text(json.dumps(answer))
 
 
-def _leave(status: int, error: Exception) -> None:
-    sys.stderr.write(f"{error}\n")
-    sys.exit(status)
-
-
-def _fetched_package(request: dict[str, Any], scratch: str) -> Path:
+def _fetched(request: dict[str, Any], scratch: str) -> tuple[Path, Any]:
+    """The package, and the artifact with the held-out data, their files on this machine."""
     import mlflow
 
+    from pipelines.store import ArtifactStore
     from pipelines.tracking.tracker import make_default, time_for_files
 
     make_default(request["tracking_uri"])
     with time_for_files():
-        return Path(mlflow.artifacts.download_artifacts(request["uri"], dst_path=scratch))
-
-
-def _fetched_data(request: dict[str, Any]) -> Any:
-    """The artifact with the held-out data, its files on this machine."""
-    from pipelines.store import ArtifactStore
-
+        package = Path(mlflow.artifacts.download_artifacts(request["uri"], dst_path=scratch))
     kind, fingerprint = request["data_kind"], request["fingerprint"]
     data = ArtifactStore(request["store_url"]).find(kind, fingerprint)
     if data is None:
         raise LookupError(f"the held-out {kind} {fingerprint} is not in the store")
     for name in (*data.names("heldout"), *data.names("probe"), *data.names("task")):
         data.local(name)
-    return data
+    return package, data
 
 
 def _reached(request: dict[str, Any], package: Path, data: Any) -> dict[str, Any]:

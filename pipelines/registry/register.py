@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import yaml
 from mlflow import MlflowClient
-from mlflow.entities import Metric
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
@@ -30,7 +29,7 @@ from pipelines.stages import STAGES
 from pipelines.stages.evaluation import beside
 from pipelines.store import Artifact, ArtifactStore
 from pipelines.store.artifact import is_fingerprint
-from pipelines.tracking.tracker import COMPUTED_ON_TAG, FINGERPRINT_TAG, Tracker, final
+from pipelines.tracking.tracker import COMPUTED_ON_TAG, FINGERPRINT_TAG, Tracker
 from pipelines.train.imported import IMPORTED
 from pipelines.train.metrics import numbers
 from pipelines.versions import code_version
@@ -93,56 +92,45 @@ def register(submission: Submission, tracker: Tracker) -> RegisteredModel:
     client = tracker.client()
     artifact, name = submission.artifact, submission.name
     metrics = numbers(artifact.statistics)
-    version = _version_of(client, name, artifact.fingerprint)
+    made_from_it = f"name = '{name}' and tags.`{FINGERPRINT_TAG}` = '{artifact.fingerprint}'"
+    versions = pages(client.search_model_versions, made_from_it)
+    version = min(versions, key=lambda version: int(version.version), default=None)
     reused = version is not None
     if version is None:
         version = _create_version(submission, metrics, tracker, client)
+    number = int(version.version)
     if not version.description:  # the card comes last
-        client.set_registered_model_alias(name, submission.alias, version.version)
-        card = model_card(submission, int(version.version))
-        client.update_model_version(name, version.version, card)
-    tags, promoted = version.tags, entries(PROMOTED_TAG, version.tags)
-    is_verified = tags.get(VERIFIED_TAG) == "true"
-    is_decided = tags.get(f"{COMPARISON_TAG}.decision") == "not better" or any(
-        key.endswith(".reason") for key in promoted
-    )
+        client.set_registered_model_alias(name, submission.alias, str(number))
+        client.update_model_version(name, str(number), model_card(submission, number))
+    is_verified = version.tags.get(VERIFIED_TAG) == "true"
+    is_refused = version.tags.get(f"{COMPARISON_TAG}.decision") == "not better"
+    was_promoted = any(key.endswith(".reason") for key in entries(PROMOTED_TAG, version.tags))
     return RegisteredModel(
-        kind=submission.kind,
-        name=name,
-        version=int(version.version),
-        run_id=version.run_id or "",
-        metrics=metrics,
-        is_verified=is_verified,
-        awaits_promotion=is_verified and not is_decided,
-        reused=reused,
-    )
-
-
-def _version_of(client: MlflowClient, name: str, fingerprint: str) -> ModelVersion | None:
-    """The first version of `name` that was made from the artifact `fingerprint`."""
-    made_from_it = f"name = '{name}' and tags.`{FINGERPRINT_TAG}` = '{fingerprint}'"
-    versions = pages(client.search_model_versions, made_from_it)
-    return min(versions, key=lambda version: int(version.version), default=None)
+        kind=submission.kind, name=name, version=number, run_id=version.run_id or "",
+        metrics=metrics, is_verified=is_verified, reused=reused,
+        awaits_promotion=is_verified and not is_refused and not was_promoted,
+    )  # fmt: skip
 
 
 def _create_version(
     submission: Submission, metrics: Mapping[str, float], tracker: Tracker, client: MlflowClient
 ) -> ModelVersion:
     run_id = _run_of(submission, metrics, tracker)
-    tags = _tags(submission, tracker)
+    tags = {
+        # The parent of a run is that of its training run; a version has none.
+        **{key: value for key, value in tracker.tags.items() if not key.startswith("mlflow.")},
+        **{f"bertsmith.{key}": each.fingerprint for key, each in submission.lineage.items()},
+        FINGERPRINT_TAG: submission.artifact.fingerprint,
+        KIND_TAG: submission.kind,
+        CODE_TAG: code_version(),
+    }
     tracker.set_tags(run_id, tags)
     tracker.log_text(run_id, redacted(submission.recipe_yaml), "recipe.yaml")
-    tracker.log_params(run_id, recipe_values(submission.recipe_yaml))
+    recipe = yaml.safe_load(submission.recipe_yaml) or {}
+    recipe.pop("runtime", None)  # it changes nothing of what is made
+    tracker.log_params(run_id, dict(flattened(recipe)))
     logged = log_package(submission.kind, submission.artifact, run_id, tags, tracker)
-    run = client.get_run(run_id)
-    # As the run has them already, to the millisecond: a figure is there once.
-    moment = run.info.end_time or logged.creation_timestamp
-    points = [
-        Metric(final(key), value, moment, 0, model_id=logged.model_id)
-        for key, value in metrics.items()
-    ]
-    client.log_batch(run_id, points)
-    machine = entries(COMPUTED_ON_TAG, run.data.tags)
+    machine = entries(COMPUTED_ON_TAG, client.get_run(run_id).data.tags)
     try:
         client.create_registered_model(submission.name, description=_description(submission))
     except MlflowException as error:
@@ -169,13 +157,6 @@ def _description(submission: Submission) -> str:
     return f"A BERT {what}: takes {takes}, gives {gives}."
 
 
-def recipe_values(recipe_yaml: str) -> dict[str, Any]:
-    """The recipe by dotted path, without `runtime`, which changes nothing of what is made."""
-    recipe = yaml.safe_load(recipe_yaml) or {}
-    recipe.pop("runtime", None)
-    return dict(flattened(recipe))
-
-
 def _run_of(submission: Submission, metrics: Mapping[str, float], tracker: Tracker) -> str:
     """The run of the model's training; a new one where this tracker has none, as of an import."""
     artifact, fingerprint = submission.artifact, submission.artifact.fingerprint
@@ -187,19 +168,6 @@ def _run_of(submission: Submission, metrics: Mapping[str, float], tracker: Track
     return run_id
 
 
-def _tags(submission: Submission, tracker: Tracker) -> dict[str, str]:
-    lineage = {f"bertsmith.{key}": value.fingerprint for key, value in submission.lineage.items()}
-    # The parent of a run is that of its training run; a version has none.
-    own = {key: value for key, value in tracker.tags.items() if not key.startswith("mlflow.")}
-    return {
-        **own,
-        **lineage,
-        FINGERPRINT_TAG: submission.artifact.fingerprint,
-        KIND_TAG: submission.kind,
-        CODE_TAG: code_version(),
-    }
-
-
 def model_card(submission: Submission, number: int) -> str:
     """Markdown: what version `number` is, its figures and their baselines, and how to use it.
 
@@ -209,13 +177,14 @@ def model_card(submission: Submission, number: int) -> str:
     artifact, evaluation, name = submission.artifact, submission.evaluation, submission.name
     statistics = {**(evaluation.statistics if evaluation else {}), **artifact.statistics}
     example = json.dumps(dict(question_of(submission.kind, artifact).example))
-    made_from = {each.fingerprint: each for each in (*submission.lineage.values(), artifact)}
+    whole_lineage = (*submission.lineage.values(), artifact)
+    made_from = {each.fingerprint: _described(each) for each in whole_lineage}
     parts = [
         _description(submission),
         "## Made from\n\n"
         + "\n".join(
-            f"- {_title(each)} `{fingerprint}`: {_headline(each)}"
-            for fingerprint, each in made_from.items()
+            f"- {title} `{fingerprint}`: {headline}"
+            for fingerprint, (title, headline) in made_from.items()
         ),
         "## Held-out figures\n\n| figure | reached | to compare |\n|---|---|---|\n"
         + "\n".join(_figures(statistics)),
@@ -252,29 +221,23 @@ def _figures(statistics: Mapping[str, Any]) -> list[str]:
 def _seeds(artifact: Artifact) -> str:
     """How much the main figure depends on the seed."""
     seed = artifact.manifest.settings.get("seed", "of another tool")
-    statistics = artifact.statistics
-    score = statistics.get("score", "")
+    statistics, score = artifact.statistics, artifact.statistics.get("score", "")
     deviation = statistics.get(f"deviation/{score}")
     if deviation is None:
         return f"Trained once, with the seed {seed}; how much another seed changes is unknown."
     return (
-        f"The best of {statistics['num_seeds']} seeds, from {seed} on, whose "
-        f"{score.removeprefix('eval/').replace('_', ' ')} is {statistics[f'mean/{score}']:.4f} in "
-        f"the mean with a standard deviation of {deviation:.4f}."
+        f"The best of {statistics['num_seeds']} seeds, from {seed} on, whose {score} is "
+        f"{statistics[f'mean/{score}']:.4f} in the mean with a standard deviation of "
+        f"{deviation:.4f}."
     )
 
 
-def _title(artifact: Artifact) -> str:
-    stage = STAGES.get(artifact.kind)
-    return artifact.kind if stage is None else stage.title
-
-
-def _headline(artifact: Artifact) -> str:
-    """The count or figure that describes an artifact best."""
+def _described(artifact: Artifact) -> tuple[str, str]:
+    """The title of an artifact's stage, and the count or figure that describes it best."""
     stage = STAGES.get(artifact.kind)
     if stage is None:
-        return str(artifact.statistics.get("source", "given"))
-    return stage.headline(artifact.statistics)
+        return artifact.kind, str(artifact.statistics.get("source", "given"))
+    return stage.title, stage.headline(artifact.statistics)
 
 
 def lineage_lines(kind: str, fingerprint: str, store: ArtifactStore) -> list[str]:
@@ -293,14 +256,15 @@ def _branch(
     if artifact is None:
         yield f"{indent}{kind} {fingerprint}: not in the store {store.url}"
         return
-    line = f"{indent}{_title(artifact)} {fingerprint}"
+    title, headline = _described(artifact)
+    line = f"{indent}{title} {fingerprint}"
     if fingerprint in shown:
         yield f"{line}, see above"
         return
     shown.add(fingerprint)
     yield line
     manifest, inner = artifact.manifest, f"{indent}  "
-    yield f"{inner}holds {_headline(artifact)}"
+    yield f"{inner}holds {headline}"
     yield f"{inner}made {manifest.created}, by {manifest.code_version}"
     stage = STAGES.get(artifact.kind)
     usual = getattr(Recipe(), stage.name, None) if stage else None

@@ -32,28 +32,22 @@ def sealed_files(package: Path, digest: str | None = None) -> dict[str, str]:
     Raises ChangedPackageError, naming a file, where one was changed, added or removed since, and
     where the list of them is not the one that `digest` names.
     """
-    try:
-        text = (package / SEAL_FILE).read_bytes()
-    except FileNotFoundError:
-        raise ChangedPackageError(_sentence(package, SEAL_FILE, "is missing")) from None
+    if not (package / SEAL_FILE).is_file():
+        raise _changed(package, SEAL_FILE, "is missing")
+    text = (package / SEAL_FILE).read_bytes()
     if digest is not None and hashlib.sha256(text).hexdigest() != digest:
-        raise ChangedPackageError(
-            _sentence(package, SEAL_FILE, "is not the list that the registry keeps the digest of")
-        )
+        raise _changed(package, SEAL_FILE, "is not the list that the registry keeps the digest of")
     sealed: dict[str, str] = json.loads(text)
-    found = _hashes(package)
-    for name in sorted({*sealed, *found}):
-        if name not in found:
-            raise ChangedPackageError(_sentence(package, name, "is missing"))
-        if name not in sealed:
-            raise ChangedPackageError(_sentence(package, name, "was added"))
-        if found[name] != sealed[name]:
-            raise ChangedPackageError(_sentence(package, name, "has other bytes"))
+    hashes = _hashes(package)
+    for name in sorted({*sealed, *hashes}):
+        if sealed.get(name) != hashes.get(name):
+            fault = "has other bytes" if name in sealed else "was added"
+            raise _changed(package, name, fault if name in hashes else "is missing")
     return sealed
 
 
-def _sentence(package: Path, name: str, fault: str) -> str:
-    return (
+def _changed(package: Path, name: str, fault: str) -> ChangedPackageError:
+    return ChangedPackageError(
         f"the package {package} must be the bytes that were registered, but {name} {fault}; "
         "nothing of it is used: restore it, or delete the version and register its model again"
     )
@@ -64,7 +58,7 @@ def _hashes(package: Path) -> dict[str, str]:
     for path in sorted(package.rglob("*")):
         name = path.relative_to(package)
         if path.is_symlink():  # what it leads to may change, and a linked folder is not walked
-            raise ChangedPackageError(_sentence(package, str(name), "is a symbolic link"))
+            raise _changed(package, str(name), "is a symbolic link")
         if path.is_file() and _BYTECODE not in name.parts and str(name) not in _NOT_SEALED:
             with path.open("rb") as file:
                 hashes[name.as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()

@@ -65,11 +65,7 @@ class ServedModel(PythonModel):
         model_input: pd.DataFrame,
         params: dict[str, Any] | None = None,
     ) -> pd.DataFrame:
-        """One row of answers for each row of `model_input`.
-
-        Raises MlflowException, which a server answers as a bad request, for rows that cannot be
-        answered.
-        """
+        """A row of answers for each row; MlflowException, a bad request, where there is none."""
         question = question_of(self.model)
         try:
             columns = {
@@ -81,7 +77,13 @@ class ServedModel(PythonModel):
             answers = answer_table(self.model, self.tokenizer, columns)
         except ValueError as error:
             raise MlflowException(str(error), error_code=INVALID_PARAMETER_VALUE) from error
-        return pd.DataFrame({name: _plain(values) for name, values in answers.items()})
+        # Vectors as lists of numbers, which every client can read.
+        return pd.DataFrame(
+            {
+                name: [each.tolist() if isinstance(each, np.ndarray) else each for each in values]
+                for name, values in answers.items()
+            }
+        )
 
 
 def _cell(value: Any) -> Any:
@@ -89,11 +91,6 @@ def _cell(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode("utf-8")
     return None if value is None or value is pd.NA else value
-
-
-def _plain(values: list[Any]) -> list[Any]:
-    """Vectors as lists of numbers, which every client can read."""
-    return [value.tolist() if isinstance(value, np.ndarray) else value for value in values]
 
 
 mlflow.models.set_model(ServedModel())

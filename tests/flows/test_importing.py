@@ -23,7 +23,7 @@ from tests.flows.published_folders import WORDS, saved
         (["import", "{vocabulary}"], "say it with --uncased or --cased"),
         (["import", "{vocabulary}", "--cased", "--head", "encoder"], "holds a vocabulary"),
         (["import", "{vocabulary}", "--cased", "--name", "x"], "this is a vocabulary"),
-        (["predict", "x", "--model", "0" * 32], "no model with the fingerprint 0000"),
+        (["predict", "x", "--model", "0" * 32], "with the fingerprint 0000"),
         (["run", "--encoder", "", "--labels", "{here}/rows.csv"], "at least 1 character"),
     ],
 )

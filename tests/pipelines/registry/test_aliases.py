@@ -94,7 +94,7 @@ def test_what_cannot_be_done_is_refused_before_anything_begins(
         (["rollback", "encoder", "--alias", "latest"], "keeps `latest` and numbers"),
         (["rollback", "nobody"], "no version of nobody was champion before"),
         (["promote", "encoder", "--version", "9"], "no model 'encoder' with"),
-        (["promote", "encoder", "--version", "4"], "has not repeated its logged accuracy"),
+        (["promote", "encoder", "--version", "4"], "has not repeated its logged score"),
         (["promote", "encoder", "--to", "v3"], "keeps `latest` and numbers"),
     ):
         assert run(command) == MISTAKE

@@ -37,7 +37,7 @@ def test_a_card_of_the_best_of_several_seeds_tells_their_spread(models: Models) 
     manifest = artifact.manifest.model_copy(update={"statistics": statistics})
     card = model_card(models.submission(replace(artifact, manifest=manifest)), 1)
     assert "The best of 3 seeds, from 1 on" in card
-    assert "6.2500 in the mean with a standard deviation of 0.1250." in card
+    assert "eval/mlm_loss is 6.2500 in the mean with a standard deviation of 0.1250." in card
     assert "Trained once" in model_card(models.submission(artifact), 1)
 
 

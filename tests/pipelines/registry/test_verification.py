@@ -76,7 +76,7 @@ def test_a_version_that_fails_keeps_its_tags(models: Models) -> None:
         models.verify(bad)
     assert tags_of(models, bad) == before
     assert "bertsmith.verified" not in before
-    with pytest.raises(UserError, match="has not repeated its logged accuracy"):
+    with pytest.raises(UserError, match="has not repeated its logged score"):
         choose(models, "encoder", "1")
 
 
