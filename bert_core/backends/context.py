@@ -95,8 +95,7 @@ def computing(
 ) -> AbstractContextManager[None]:
     """A block in which this thread computes in `dtype`, with `weights` by their parameters.
 
-    Weights must not change in it: they are copied once. With `packed` it must compute no gradients;
-    newly packed weights are added there, for the next block.
+    Weights must not change in it. With `packed` it computes no gradients and adds to it.
     """
     return in_context(replace(_thread.context, dtype=dtype, weights=weights or {}, packed=packed))
 

@@ -116,10 +116,7 @@ class _Dropout:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DropoutMask(_Dropout):
-    """What one site drops of values of a shape, by the position of each element in them.
-
-    It is drawn at each use, the same each time, and not kept.
-    """
+    """What one site drops of values of a shape; drawn at each use, the same each time."""
 
     site: int
     shape: tuple[int, ...]

@@ -54,10 +54,7 @@ class Model(nn.Module):
         return self.encoder.embeddings.token.device
 
     def precision(self, precision: Precision) -> AbstractContextManager[None]:
-        """A block in which this thread computes in `precision`; blocks nest.
-
-        Weights must not change in it. Raises ValueError for an unknown precision.
-        """
+        """A block in which this thread computes in `precision`; ValueError for an unknown one."""
         return computing(compute_dtype(precision, self.device))
 
     def inference(self, precision: Precision, num_tokens: int = 0) -> AbstractContextManager[None]:
@@ -128,10 +125,7 @@ def checked_labels(num_labels: int, labels: Sequence[str] | None) -> tuple[str, 
 
 
 def mean_of_tokens(hidden: Tensor, tokens: RaggedBatch) -> Tensor:
-    """[T, D] -> [B, D] the mean of each sequence's tokens, [CLS] and [SEP] among them.
-
-    It is summed in float32 and has the type of `hidden`.
-    """
+    """[T, D] -> [B, D] the mean of each sequence's tokens, [CLS] and [SEP] among them."""
     return tokens.mean(hidden.float()).to(hidden.dtype)
 
 

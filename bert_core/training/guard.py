@@ -62,10 +62,7 @@ class SkippedStep(NamedTuple):
 
 
 class SkippedStepsError(FloatingPointError):
-    """Too many steps in a row could not be taken; the weights are those before the first of them.
-
-    It says which was the last, and names the largest gradients and parameters at it.
-    """
+    """Too many steps in a row could not be taken; the weights are those before the first."""
 
 
 class Guard:

@@ -108,7 +108,7 @@ def _step_gradients(
 ) -> tuple[Tensor, Tensor]:
     """Leave the gradients of the whole step in the arena; returns its counts and loss sums.
 
-    The counts, over all ranks: labels of each loss, tokens, ranks that want to stop.
+    The counts are of labels of each loss, tokens, and ranks that want to stop.
     """
     arena, exchange, names = optimizer.arena, optimizer.exchange, model.loss_names
     arena.check_unchanged()

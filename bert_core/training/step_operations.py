@@ -43,10 +43,7 @@ def training_operations(
     lengths_read: ArrayLike,
     num_predicted: int,
 ) -> float:
-    """The same of sequences of `lengths`, of which P positions are read and so many predicted.
-
-    `lengths_read` holds for each position that is read the length of the sequence it is in.
-    """
+    """The same; `lengths_read` holds for each of P positions the length of its sequence."""
     sizes, read = np.asarray(lengths, np.float64), np.asarray(lengths_read, np.float64)
     num_tokens = float(sizes.sum())
     width, wide = config.hidden_size, config.intermediate_size
