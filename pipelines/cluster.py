@@ -304,22 +304,8 @@ def _result_of(task: Future[Any]) -> Any:
         raise
 
 
-def ask_node(
-    node_id: str, function: Callable[..., Any], *args: Any, max_retries: int = 0
-) -> "ray.ObjectRef":
-    """`function(*args)` as a task on that node, which waits for no free CPU.
-
-    Its worker process ends with it: an idle one would hold memory, also of a GPU.
-    """
-    there: Any = NodeAffinitySchedulingStrategy(node_id, soft=False)  # Ray's types lack it
-    task = ray.remote(num_cpus=0, max_calls=1, max_retries=max_retries, scheduling_strategy=there)(
-        function
-    )
-    return task.remote(*args)
-
-
 def answer_of(reference: "ray.ObjectRef", where: str, seconds: float) -> Any:
-    """What `ask_node` returned for the node `where`; raises UserError if no answer comes."""
+    """What a task on the node `where` returned; raises UserError if no answer comes."""
     try:
         return ray.get(reference, timeout=seconds)
     except GetTimeoutError as error:
@@ -375,7 +361,11 @@ def check_nodes(store: ArtifactStore, database: Path | None = None) -> None:
         store.filesystem.pipe_file(probe, b"")
     question = (store, probe, computing_versions(), platform.node(), database)
     try:
-        asked = {node_id: ask_node(node_id, _problem, *question) for node_id in unknown}
+        asked = {}
+        for node_id in unknown:
+            there: Any = NodeAffinitySchedulingStrategy(node_id, soft=False)  # Ray's types lack it
+            task = ray.remote(num_cpus=0, max_calls=1, scheduling_strategy=there)(_problem)
+            asked[node_id] = task.remote(*question)
         for node_id, reference in asked.items():
             where = f"the node {unknown[node_id]} of the cluster at {os.environ['RAY_ADDRESS']}"
             if problem := answer_of(reference, where, _ANSWER_SECONDS):
