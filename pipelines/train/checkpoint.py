@@ -88,10 +88,6 @@ class CheckpointFolder(NamedTuple):
             return cls(draft.work, LocalFileSystem())
         return cls(draft.work, PyFileSystem(FSSpecHandler(draft.filesystem)))
 
-    def below(self, name: str) -> "CheckpointFolder":
-        """The folder `name` in it."""
-        return CheckpointFolder(f"{self.path}/{name}", self.filesystem)
-
 
 class Checkpoint(BaseModel):
     """A stored checkpoint, as described by its last file."""
@@ -198,15 +194,15 @@ class Checkpoints:
     def _commit(self, path: str, checkpoint: Checkpoint) -> None:
         """Write the last file once the others would survive a power failure."""
         text = checkpoint.model_dump_json()
-        if not isinstance(self._filesystem, LocalFileSystem):
+        if isinstance(self._filesystem, LocalFileSystem):
+            for name in checkpoint.files:
+                flush(Path(path) / name)
+            flush_folders(Path(path))
+            write_to_disk(Path(path) / _CHECKSUMS, text)
+            flush(Path(self.folder))  # others are removed next, which only this one replaces
+        else:
             with self._filesystem.open_output_stream(f"{path}/{_CHECKSUMS}") as file:
                 file.write(text.encode())
-            return
-        for name in checkpoint.files:
-            flush(Path(path) / name)
-        flush_folders(Path(path))
-        write_to_disk(Path(path) / _CHECKSUMS, text)
-        flush(Path(self.folder))  # others are removed next, which only this one replaces
 
     def _remove_older(self) -> None:
         """Remove what is older than the newest, but for the one before it.
@@ -370,12 +366,10 @@ def restore(state: TrainState, seed: int) -> Position:
 
 
 def check_disk_space(stage: str, state: TrainState, folder: str | None) -> None:
-    """Check for room for the two checkpoints that are kept, two more, and the artifact.
+    """Raise UserError if a disk lacks room for the checkpoints that are kept, and the artifact.
 
-    The two more are one that a stop left, and the one being stored before others are removed.
-    `folder` is theirs on this node's disks; None for a remote store. With `best` weights there is a
-    second model in each. Each is first written into the temporary folder. Raises UserError if a
-    disk lacks room.
+    Besides two there may be one that a stop left and one on its way. `folder` is theirs on this
+    node's disks; None for a remote store. Each is first written into the temporary folder.
     """
     model_bytes = 4 * sum(parameter.numel() for parameter in state.model.parameters())
     checkpoint_bytes = model_bytes * (1 if state.best is None else 2)

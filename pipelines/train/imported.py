@@ -106,7 +106,13 @@ def import_folder(
     artifact = context.store.find(IMPORTED, fingerprint)
     if artifact is None:
         is_own = is_ours(folder)
-        model, tokenizer = _read(folder, head, lowercase, is_own=is_own)
+        with readable(folder):
+            if is_own and head is not None:
+                raise ValueError("it is a Bertsmith model, whose heads are kept; leave out --head")
+            place = model_folder(folder)
+            model = load_model(place) if is_own else import_model(folder, head)
+            tokenizer = WordPieceTokenizer.from_directory(place, lowercase=lowercase)
+            tokenizer.check_embedding_rows(model.config.vocab_size)
         details = {"source": redacted(source), "source_files": files, "is_ours": is_own}
 
         def build(draft: Draft) -> Built:
@@ -144,18 +150,6 @@ def _files_of_model(folder: Path) -> list[str]:
     names = ("modules.json", "config_sentence_transformers.json")
     paths |= {folder / name for name in names if (folder / name).is_file()}
     return sorted(path.relative_to(folder).as_posix() for path in paths)
-
-
-def _read(
-    folder: Path, head: str | None, lowercase: bool | None, *, is_own: bool
-) -> tuple[Model, WordPieceTokenizer]:
-    with readable(folder):
-        if is_own and head is not None:
-            raise ValueError("it is a Bertsmith model, whose heads are kept; leave out --head")
-        model = load_model(model_folder(folder)) if is_own else import_model(folder, head)
-        tokenizer = WordPieceTokenizer.from_directory(model_folder(folder), lowercase=lowercase)
-        tokenizer.check_embedding_rows(model.config.vocab_size)
-    return model, tokenizer
 
 
 def _statistics(model: Model, tokenizer: WordPieceTokenizer) -> dict[str, Any]:

@@ -89,7 +89,7 @@ def launched(
     check_nodes(context.store, database_file(context.tracker.uri) if context.tracker else None)
     placement = schedule(runtime, nodes(), job.cut, one_thread_each=job.one_thread_each)
     logger.info("%s, %s", job.stage, placement)
-    folder = checkpoints.below(job.name)
+    folder = CheckpointFolder(f"{checkpoints.path}/{job.name}", checkpoints.filesystem)
     try:
         with messages_of_workers(context.observe) as messages, keep_signal_handlers():
             assignment = Assignment(
@@ -133,10 +133,12 @@ def _trainer(
     checkpoints: CheckpointFolder,
     context: StageContext,
 ) -> TorchTrainer:
-    # Typed as the older API's, which knows none of these.
-    num_workers: Any = placement.num_workers
     worker: Any = train_on_rank
-    resizing: dict[str, Any] = {"elastic_resize_monitor_interval_s": _RESIZE_SECONDS}
+    # Typed as the older API's, which knows none of these.
+    scaling: dict[str, Any] = {
+        "num_workers": placement.num_workers,
+        "elastic_resize_monitor_interval_s": _RESIZE_SECONDS,
+    }
     # In the place of a lost node an autoscaler's takes as long to come as the first.
     outage_seconds = max(_OUTAGE_SECONDS, context.runtime.wait_for_nodes_seconds or 0)
     start_seconds = float(os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"])
@@ -149,10 +151,9 @@ def _trainer(
         worker,
         train_loop_config={"assignment": assignment},
         scaling_config=ScalingConfig(
-            num_workers=num_workers,
             use_gpu=placement.use_gpu,
             resources_per_worker={"CPU": placement.cpus, "GPU": int(placement.use_gpu)},
-            **resizing,
+            **scaling,
         ),
         run_config=RunConfig(
             name=assignment.job.name,
@@ -165,11 +166,7 @@ def _trainer(
 
 
 def raise_sentence(error: Exception, section: str, max_failures: int, placement: Placement) -> None:
-    """Raise UserError if a person can fix what ended a training run after all its restarts.
-
-    `error` is what Ray Train's `fit` raised, `section` is the recipe's. Returns if it is a bug,
-    which needs its traceback.
-    """
+    """Raise UserError if a person can fix what Ray Train's `fit` raised; return if it is a bug."""
     cause = error.controller_failure if isinstance(error, ControllerError) else error
     if isinstance(cause, UserError):
         raise cause from None  # not from itself: a cause of its own

@@ -133,10 +133,7 @@ class Assignment:
 
 
 def train_on_rank(config: dict[str, Assignment]) -> dict[str, Any]:
-    """Train from the last checkpoint to the last step, or to a stop; returns the result.
-
-    Raises UserError for too many skipped steps in a row, and if a worker's memory is too small.
-    """
+    """Train from the last checkpoint to the last step, or to a stop; returns the result."""
     started = time.perf_counter()
     assignment = config["assignment"]
     job = assignment.job
@@ -230,10 +227,7 @@ class TrainingLoop:
     started: float  # when the process was ready, on the clock of `time.perf_counter`
 
     def train_from(self, position: Position) -> tuple[Position, bool]:
-        """Take all steps that are left; returns where it ended, and whether all are done.
-
-        Raises UserError if steps have to be skipped again and again.
-        """
+        """Take all steps that are left; returns where it ended, and whether all are done."""
         training, telemetry = self.training, self.state.telemetry
         try:
             if training.budget_seconds is not None:
