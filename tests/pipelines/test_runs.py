@@ -32,8 +32,8 @@ class InterruptedTrainingError(Exception):
 class Training:
     """A stage that logs three points, or is interrupted after the first."""
 
-    def __init__(self, home: Path, name: str = "first", uri: str = "") -> None:
-        self.tracker = Tracker(uri=uri or f"sqlite:///{home / name}.db", experiment="tests")
+    def __init__(self, home: Path, uri: str = "") -> None:
+        self.tracker = Tracker(uri=uri or f"sqlite:///{home}/mlflow.db", experiment="tests")
         self.context = StageContext(store=ArtifactStore(home / "store"), tracker=self.tracker)
         self.run_ids: list[str] = []
 
@@ -74,13 +74,18 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "_LAST_WORDS_SECONDS", 60.0)
 
 
-def test_an_attempt_keeps_its_run_and_a_retraining_gets_another(tmp_path: Path) -> None:
+def test_an_attempt_keeps_its_run_and_each_point_once_and_a_retraining_gets_another(
+    tmp_path: Path,
+) -> None:
     training = Training(tmp_path)
     with pytest.raises(InterruptedTrainingError):
         training.build(num_points=1)
+    training.tracker.client().delete_run(training.run_ids[0])  # by somebody: it is not resumed
+    with pytest.raises(InterruptedTrainingError):
+        training.build(num_points=2)
     encoder = training.build()
-    interrupted, resumed = training.run_ids
-    assert interrupted == resumed
+    deleted, interrupted, resumed = training.run_ids
+    assert deleted != interrupted == resumed
     assert training.steps(resumed) == [0, 1, 2]
 
     shutil.rmtree(encoder.url)
@@ -92,27 +97,6 @@ def test_an_attempt_keeps_its_run_and_a_retraining_gets_another(tmp_path: Path) 
     run = training.tracker.client().get_run(retrained)
     assert run.info.status == "FINISHED"
     assert run.data.tags["bertsmith.computed_on.processor"] == "of the worker"
-
-
-def test_a_run_that_somebody_deleted_is_not_gone_on_with(tmp_path: Path) -> None:
-    training = Training(tmp_path)
-    with pytest.raises(InterruptedTrainingError):
-        training.build(num_points=1)
-    training.tracker.client().delete_run(training.run_ids[0])
-    training.build()
-    assert training.run_ids[1] != training.run_ids[0]
-    assert training.steps(training.run_ids[1]) == [0, 1, 2]
-
-
-def test_a_resumed_training_logs_each_point_once(tmp_path: Path) -> None:
-    training = Training(tmp_path)
-    run_id = training.tracker.create_run("training", "resumed", {}, {})
-    for steps in ((10, 20, 30), (20, 30, 40)):
-        log = MetricLog(training.tracker.uri, run_id)
-        for step in steps:
-            log.add(step, {"train/loss": 1 / step})
-        log.close()
-    assert training.steps(run_id) == [10, 20, 30, 40]
 
 
 def test_a_tracker_that_never_answers_is_not_waited_for(monkeypatch) -> None:
