@@ -267,12 +267,13 @@ def naming_other_bytes(path: str, encoding: str) -> Iterator[None]:
 
 
 def decoded(data: bytes, place: str) -> str:
-    """Text in UTF-8, or in UTF-16 by its mark; raises UserError, naming `place`, for others."""
+    """Text in UTF-8, or in UTF-16 by its mark; raises UserError, naming the line, for others."""
     encoding = encoding_of(data, "utf-8")
     try:
         return data.decode(encoding)
     except UnicodeDecodeError as error:
-        raise _not_encoded(place, encoding, error) from error
+        line = data.count(b"\n", 0, error.start) + 1
+        raise _not_encoded(f"line {line:,} of {place}", encoding, error) from error
 
 
 def encoding_of(head: bytes, encoding: str) -> str:

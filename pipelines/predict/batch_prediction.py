@@ -254,6 +254,7 @@ def place_of(predictions: Artifact, out: str) -> str:
 
 def _check_target(target: str, files: Sequence[str]) -> None:
     """Raise UserError where answers cannot be written to `target`, or would be asked next time."""
+    unusable: tuple[type[Exception], ...] = (*store_errors(), ImportError, ValueError)
     try:
         filesystem, folder = fsspec.url_to_fs(target)
         for each in files:
@@ -266,7 +267,7 @@ def _check_target(target: str, files: Sequence[str]) -> None:
         filesystem.makedirs(folder, exist_ok=True)
     except UserError:
         raise
-    except (*store_errors(), ImportError, ValueError) as error:
+    except unusable as error:
         raise _not_copied(target, error) from error
 
 

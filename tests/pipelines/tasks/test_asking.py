@@ -109,22 +109,14 @@ def test_a_text_that_is_not_there_is_refused_and_a_second_one_stands_for_none(
             answer_table(model, tokenizer, table)
 
 
-def test_lists_are_json_in_cells_of_csv_and_empty_cells_are_nothing(
+def test_cells_of_csv_hold_no_lists_and_empty_ones_are_nothing(
     models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lists, table = tmp_path / "lists.jsonl", tmp_path / "table.csv"
-    rows = [{"text": "a", "choices": ["b", "c d"]}, {"text": "b", "choices": ["a", "e", "f"]}]
-    lists.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    table = tmp_path / "table.csv"
     chooser = ["--model", str(models / "multiple_choice"), "--home", str(tmp_path)]
-    assert run(["predict", "--file", str(lists), "--out", str(table), *chooser]) == DONE
-    assert run(["predict", "--file", str(lists), "--json", *chooser]) == DONE
-    expected = [json.loads(line) for line in capsys.readouterr().out.splitlines()[1:]]
-    assert run(["predict", "--file", str(table), "--json", *chooser]) == DONE
-    answered = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [row["predicted_choice"] for row in answered] == [row["choice"] for row in expected]
-    table.write_text("text,choices\na,\"['b', 'c']\"\n")
+    table.write_text('text,choices\na,"[""b"", ""c""]"\n')
     assert run(["predict", "--file", str(table), *chooser]) == MISTAKE
-    assert "choices must hold lists of texts, in CSV as JSON" in capsys.readouterr().err
+    assert "choices must be a list of texts, found" in capsys.readouterr().err
     table.write_text("text,other\na,1\n,2\n")
     rater = ["--model", str(models / "regression"), "--home", str(tmp_path)]
     assert run(["predict", "--file", str(table), *rater]) == MISTAKE
@@ -134,8 +126,11 @@ def test_lists_are_json_in_cells_of_csv_and_empty_cells_are_nothing(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["predict", "a", "b", "--model", "{models}/multiple_choice"], "two or more choices"),
-        (["predict", "a", "--model", "{models}/span_prediction"], "a question and a context"),
+        (
+            ["predict", "a", "b", "--model", "{models}/multiple_choice"],
+            "text and choices (two or more)",
+        ),
+        (["predict", "a", "--model", "{models}/span_prediction"], "needs question and context"),
         (["predict", "a", "--file", "a.csv"], "either texts or --file"),
         (["predict", "a", "--out", "a.pdf", "--model", "{models}/tag"], "answers are written to"),
         (["predict", "a", "--out", "{models}/a.csv", "--model", "x"], "a.csv cannot be written"),
