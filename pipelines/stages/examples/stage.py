@@ -47,9 +47,8 @@ from pipelines.versions import versions_of
 SPLITS = ("train", "heldout")
 _MASKED_AT_ONCE: Final = 8192  # examples
 _MOST_RANDOM: Final = 0.9  # of the pairs; half of them are to be
-_POOL_DOCUMENTS: Final = (
-    16  # random segments come from at least so many documents, where that is cheap
-)
+# Random segments come from at least so many documents, where that takes no more tokens than this.
+_POOL_DOCUMENTS: Final = 16
 _POOL_TOKENS: Final = 8_000_000
 
 
