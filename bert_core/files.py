@@ -139,7 +139,8 @@ def read_tensors(path: Path) -> dict[str, "Tensor"]:
     # A broken archive or pickle makes its reader raise whatever it does.
     except Exception as error:
         reason = (" ".join(str(error).split()).split(". ")[0] or type(error).__name__).rstrip(".")
-        if isinstance(error, pickle.UnpicklingError) and "GLOBAL" in str(error):
+        is_code = any(word in str(error) for word in ("GLOBAL", "Unsupported"))
+        if isinstance(error, pickle.UnpicklingError) and is_code:
             reason = "it holds Python objects, whose code is not run here"
         raise ValueError(f"{path} holds no tensors ({reason[:200]}); is it complete?") from error
     others = {"": tensors} if not isinstance(tensors, dict) else tensors

@@ -1,7 +1,7 @@
 """The answers of any model to the rows of a table: columns in, columns out."""
 
 import math
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -13,24 +13,32 @@ from bert_core.backends.context import Precision
 from bert_core.inference.answers import answer, assign_labels, choose, classify, rate, tag
 from bert_core.inference.pretrained import embed
 from bert_core.inference.texts import EncodedTexts, Text, encode_texts, run_batches
-from bert_core.model.catalogue import Model, MultipleChoice, described
+from bert_core.model.catalogue import (
+    Model,
+    MultiLabelClassifier,
+    MultipleChoice,
+    SentenceEncoder,
+    SequenceClassifier,
+    SequenceRegressor,
+    SpanPredictor,
+    TokenClassifier,
+    described,
+)
 from bert_core.model.rows import Row, RowModel
 from bert_core.vocabulary import WordPieceTokenizer
 
 Columns = Mapping[str, Sequence[Any]]  # all of one length, that of the table
 Answered = dict[str, list[Any]]
 
-
 _TEXT: Final = "Returns the sum of the elements along the given axis."
 _TEXTS: Final = ("Along each axis.", "Along the first axis.")
 
 
 class Question(NamedTuple):
-    """What a head is asked: its columns, and how it answers them."""
+    """What a head is asked, and what its answers hold."""
 
     columns: tuple[str, ...]
     optional: tuple[str, ...]  # of texts
-    answered: Callable[[Model, WordPieceTokenizer, Columns, Precision], Answered]
     answers: Mapping[str, Any]  # columns of answers and what they hold: str, int, float, lists
     is_of_pairs: bool = False  # if the optional column is given, every row needs it
     in_place: str = ""  # an optional column that can replace the first one
@@ -65,7 +73,7 @@ def _question_of_rows(model: type[RowModel]) -> Question:
     example: dict[str, str | list[str]] = {
         name: _TEXT if kind is str else list(_TEXTS) for name, kind in model.takes.items()
     }
-    return Question(tuple(model.takes), (), _rows, model.gives, example=example)
+    return Question(tuple(model.takes), (), model.gives, example=example)
 
 
 def is_nothing(value: Any) -> bool:
@@ -99,131 +107,92 @@ def _texts(columns: Columns) -> list[Text]:
     ]
 
 
-def _classes(
+def _answered(
     model: Model, tokenizer: WordPieceTokenizer, columns: Columns, precision: Precision
 ) -> Answered:
-    answers = classify(model, tokenizer, _texts(columns), precision=precision)
-    return {"label": answers.labels, "probability": answers.probabilities.max(axis=1).tolist()}
-
-
-def _several_classes(
-    model: Model, tokenizer: WordPieceTokenizer, columns: Columns, precision: Precision
-) -> Answered:
-    found = assign_labels(model, tokenizer, _texts(columns), precision=precision)
-    likeliest = -np.sort(-found.probabilities, axis=1)  # as the labels are ordered
-    return {
-        "labels": found.labels,
-        "probabilities": [
-            row[: len(labels)].tolist() for row, labels in zip(likeliest, found.labels, strict=True)
-        ],
-    }
-
-
-def _numbers(
-    model: Model, tokenizer: WordPieceTokenizer, columns: Columns, precision: Precision
-) -> Answered:
-    ratings = rate(model, tokenizer, _texts(columns), precision=precision)
-    return {"value": ratings.values.astype("float64").tolist()}
-
-
-def _tags(
-    model: Model, tokenizer: WordPieceTokenizer, columns: Columns, precision: Precision
-) -> Answered:
-    texts = [
-        [str(word) for word in text] if is_list(text) else str(text) for text in columns["text"]
-    ]
-    tagged = tag(model, tokenizer, texts, precision=precision)
-    return {
-        "words": [[word.word for word in words] for words in tagged],
-        "tags": [[word.label for word in words] for words in tagged],
-    }
-
-
-def _choices(
-    model: Model, tokenizer: WordPieceTokenizer, columns: Columns, precision: Precision
-) -> Answered:
-    chosen = [
-        choose(model, tokenizer, str(text), [str(choice) for choice in choices], precision)
-        for text, choices in zip(columns["text"], columns["choices"], strict=True)
-    ]
-    return {
-        "choice": [one.index for one in chosen],
-        "probability": [max(one.probabilities) for one in chosen],
-    }
-
-
-def _spans(
-    model: Model, tokenizer: WordPieceTokenizer, columns: Columns, precision: Precision
-) -> Answered:
-    answers = [
-        answer(model, tokenizer, str(question), str(context), precision=precision)
-        for question, context in zip(columns["question"], columns["context"], strict=True)
-    ]
-    return {
-        "answer": [one.text for one in answers],
-        "begin": [one.begin for one in answers],
-        "null_lead": [one.null_score - one.score for one in answers],
-    }
-
-
-def _vectors(
-    model: Model, tokenizer: WordPieceTokenizer, columns: Columns, precision: Precision
-) -> Answered:
-    texts = [str(text) for text in columns["text"]]
-    return {
-        "embedding": list(embed(model, tokenizer, texts, precision=precision).vectors)
-    }  # N arrays [D]
-
-
-def _vectors_or_cosines(
-    model: Model, tokenizer: WordPieceTokenizer, columns: Columns, precision: Precision
-) -> Answered:
-    """The cosine of a pair of texts; the vector of a single text."""
-    if "second_text" not in columns:
-        return _vectors(model, tokenizer, columns, precision)
-    first, second = (
+    """The columns of answers, which the head decides."""
+    asked = (model, tokenizer)
+    if isinstance(model, RowModel):
+        rows = answer_rows(model, tokenizer, rows_in(model, columns), precision)
+        return {name: [row[name] for row in rows] for name in model.gives}
+    if isinstance(model, SequenceClassifier):
+        classes = classify(*asked, _texts(columns), precision)
+        return {"label": classes.labels, "probability": classes.probabilities.max(axis=1).tolist()}
+    if isinstance(model, MultiLabelClassifier):
+        several = assign_labels(*asked, _texts(columns), precision=precision)
+        likeliest = -np.sort(-several.probabilities, axis=1)  # as the labels are ordered
+        counts = map(len, several.labels)
+        values = [row[:count].tolist() for row, count in zip(likeliest, counts, strict=True)]
+        return {"labels": several.labels, "probabilities": values}
+    if isinstance(model, SequenceRegressor):
+        numbers = rate(*asked, _texts(columns), precision).values
+        return {"value": numbers.astype("float64").tolist()}
+    if isinstance(model, TokenClassifier):
+        tagged = tag(
+            *asked,
+            [list(map(str, text)) if is_list(text) else str(text) for text in columns["text"]],
+            precision,
+        )
+        return {
+            "words": [[word.word for word in words] for words in tagged],
+            "tags": [[word.label for word in words] for words in tagged],
+        }
+    if isinstance(model, MultipleChoice):
+        chosen = [
+            choose(*asked, str(text), list(map(str, choices)), precision)
+            for text, choices in zip(columns["text"], columns["choices"], strict=True)
+        ]
+        probabilities = [max(one.probabilities) for one in chosen]
+        return {"choice": [one.index for one in chosen], "probability": probabilities}
+    if isinstance(model, SpanPredictor):
+        answers = [
+            answer(*asked, str(question), str(context), precision=precision)
+            for question, context in zip(columns["question"], columns["context"], strict=True)
+        ]
+        return {
+            "answer": [one.text for one in answers],
+            "begin": [one.begin for one in answers],
+            "null_lead": [one.null_score - one.score for one in answers],
+        }
+    names = [name for name in ("text", "second_text") if name in columns]
+    is_pair = isinstance(model, SentenceEncoder) and len(names) == 2
+    vectors = [
         embed(
-            model, tokenizer, [str(text) for text in columns[name]], normalize=True,
+            *asked, list(map(str, columns[name])), normalize=True if is_pair else None,
             precision=precision,
         ).vectors
-        for name in ("text", "second_text")
-    )  # fmt: skip
-    return {"value": (first * second).sum(axis=1).astype("float64").tolist()}
-
-
-def _rows(
-    model: Model, tokenizer: WordPieceTokenizer, columns: Columns, precision: Precision
-) -> Answered:
-    assert isinstance(model, RowModel)
-    answers = answer_rows(model, tokenizer, rows_in(model, columns), precision)
-    return {name: [answer[name] for answer in answers] for name in model.gives}
+        for name in (names if is_pair else ("text",))
+    ]  # fmt: skip
+    if is_pair:  # the cosine of each
+        return {"value": (vectors[0] * vectors[1]).sum(axis=1).astype("float64").tolist()}
+    return {"embedding": list(vectors[0])}  # N arrays [D]
 
 
 _ONE_OR_TWO = (("text",), ("second_text",))
-_EMBEDDED: Final = Question(("text",), (), _vectors, {"embedding": list[float]})
+_EMBEDDED: Final = Question(("text",), (), {"embedding": list[float]})
 _QUESTIONS: Final = {
     "encoder": _EMBEDDED,
     "pretraining": _EMBEDDED,
     "sequence_classification": Question(
-        *_ONE_OR_TWO, _classes, {"label": str, "probability": float}
+        *_ONE_OR_TWO, {"label": str, "probability": float}
     ),
     "multi_label_classification": Question(
-        *_ONE_OR_TWO, _several_classes, {"labels": list[str], "probabilities": list[float]}
+        *_ONE_OR_TWO, {"labels": list[str], "probabilities": list[float]}
     ),
-    "regression": Question(*_ONE_OR_TWO, _numbers, {"value": float}),
+    "regression": Question(*_ONE_OR_TWO, {"value": float}),
     "token_classification": Question(
-        ("text",), ("words",), _tags, {"words": list[str], "tags": list[str]}, in_place="words"
+        ("text",), ("words",), {"words": list[str], "tags": list[str]}, in_place="words"
     ),
     "multiple_choice": Question(
-        ("text", "choices"), (), _choices, {"choice": int, "probability": float},
+        ("text", "choices"), (), {"choice": int, "probability": float},
         example={"text": _TEXT, "choices": list(_TEXTS)},
     ),
     "span_prediction": Question(
-        ("question", "context"), (), _spans, {"answer": str, "begin": int, "null_lead": float},
+        ("question", "context"), (), {"answer": str, "begin": int, "null_lead": float},
         example={"question": "What does it return?", "context": _TEXT},
     ),
     "sentence_embedding": Question(
-        *_ONE_OR_TWO, _vectors_or_cosines, {"embedding": list[float]}, is_of_pairs=True
+        *_ONE_OR_TWO, {"embedding": list[float]}, is_of_pairs=True
     ),
 }  # fmt: skip
 
@@ -248,8 +217,7 @@ def answer_table(
     of words to tag, needs no text.
     """
     check_table(model, columns)
-    question = question_of(model)
-    return question.answered(model, tokenizer, _asked(question, columns), precision)
+    return _answered(model, tokenizer, _asked(question_of(model), columns), precision)
 
 
 def check_table(model: Model, columns: Columns) -> None:
@@ -270,12 +238,6 @@ def check_table(model: Model, columns: Columns) -> None:
             f"every row must have a {gap.column}, found none in row {gap.row}, counted from 0; "
             "fill it, or leave the row out"
         )
-    for name in (*question.columns, *question.optional):
-        for row, value in enumerate(columns.get(name, ())):
-            if isinstance(value, bytes):
-                raise ValueError(
-                    f"{name} must hold texts, found bytes in row {row}, counted from 0; decode them"
-                )
 
 
 def first_gap(model: Model, columns: Columns) -> Gap | None:
@@ -321,12 +283,12 @@ def encode_rows(
 
     Raises ValueError for a row without a text, and for what is no text.
     """
-    found = [list(model.texts(row)) for row in rows]
-    for number, texts in enumerate(found):
-        if not texts:
-            raise ValueError(f"row {number}, counted from 0, has nothing to read; leave it out")
-    every = [text for texts in found for text in texts]
-    return EncodedRows(encode_texts(tokenizer, every, max_tokens), list(map(len, found)))
+    texts = [list(model.texts(row)) for row in rows]
+    if [] in texts:
+        number = texts.index([])
+        raise ValueError(f"row {number}, counted from 0, has nothing to read; leave it out")
+    encoded = encode_texts(tokenizer, [text for each in texts for text in each], max_tokens)
+    return EncodedRows(encoded, list(map(len, texts)))
 
 
 def answers_of(
@@ -364,9 +326,9 @@ def answer_rows(
     encoded, counts = encode_rows(
         type(model), tokenizer, rows, model.config.max_position_embeddings
     )
-    found = run_batches(model, encoded, model, precision)
-    values = torch.cat([each.values for each in found])
-    places = torch.cat([each.members for each in found])
+    outputs = run_batches(model, encoded, model, precision)
+    values = torch.cat([each.values for each in outputs])
+    places = torch.cat([each.members for each in outputs])
     return answers_of(model, values[places.argsort()], counts, rows)
 
 

@@ -98,11 +98,6 @@ def test_a_table_is_answered_in_the_precision_asked_for(tokenizer, head):
         numbers(precision="fp8")
 
 
-def test_bytes_are_no_texts(tokenizer):
-    with pytest.raises(ValueError, match="text must hold texts, found bytes in row 1"):
-        answer_table(model_for("regression"), tokenizer, {"text": ["a", b"b"]})
-
-
 def test_attention_in_bfloat16_still_sums_up_to_one(tokenizer):
     maps = bc.attention_maps(new_model("encoder"), tokenizer, "a bc", precision="bf16")
     np.testing.assert_allclose(maps.probabilities.sum(-1), 1, atol=1e-5)

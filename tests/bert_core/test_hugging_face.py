@@ -164,27 +164,22 @@ def test_a_checkpoint_without_the_prefix_is_read(tmp_path):
     assert_same_model(model, import_model(tmp_path / "bare"))
 
 
-def test_a_missing_tensor_is_listed_not_replaced_by_random_numbers(tmp_path):
-    export_model(tmp_path / "cut", new_model())
-    gone = "bert.encoder.layer.1.output.dense.weight"
-    rewrite(tmp_path / "cut", lambda tensors: {n: t for n, t in tensors.items() if n != gone})
-    with pytest.raises(ValueError, match=f"missing: {re.escape(gone)}$"):
-        import_model(tmp_path / "cut")
+GONE, BIAS = "bert.encoder.layer.1.output.dense.weight", "cls.predictions.bias"
+OTHER_TENSORS = {
+    rf"missing: {re.escape(GONE)}$": lambda tensors: {
+        n: t for n, t in tensors.items() if n != GONE
+    },
+    r"unexpected: adapter\.weight": lambda tensors: {**tensors, "adapter.weight": torch.zeros(2)},
+    r"bias \[7\] instead of \[120\]": lambda tensors: {**tensors, BIAS: torch.zeros(7)},
+}
 
 
-def test_an_unexpected_tensor_is_listed(tmp_path):
-    export_model(tmp_path / "more", new_model())
-    rewrite(tmp_path / "more", lambda tensors: {**tensors, "adapter.weight": torch.zeros(2)})
-    with pytest.raises(ValueError, match=r"unexpected: adapter\.weight"):
-        import_model(tmp_path / "more")
-
-
-def test_a_tensor_of_another_shape_is_listed(tmp_path):
-    export_model(tmp_path / "odd", new_model())
-    name = "cls.predictions.bias"
-    rewrite(tmp_path / "odd", lambda tensors: {**tensors, name: torch.zeros(7)})
-    with pytest.raises(ValueError, match=r"cls\.predictions\.bias \[7\] instead of \[120\]"):
-        import_model(tmp_path / "odd")
+@pytest.mark.parametrize("message", OTHER_TENSORS)
+def test_every_tensor_that_differs_is_listed_and_none_replaced_by_random_numbers(tmp_path, message):
+    export_model(tmp_path / "other", new_model())
+    rewrite(tmp_path / "other", OTHER_TENSORS[message])
+    with pytest.raises(ValueError, match=message):
+        import_model(tmp_path / "other")
 
 
 def test_a_head_the_checkpoint_lacks_is_an_error(tmp_path):

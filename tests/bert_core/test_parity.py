@@ -97,32 +97,21 @@ def mean(sums):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_pretraining_equals_the_reference(in_reference, shape):
-    model = new_model("pretraining", shape)
-    reference = in_reference(model, transformers.AutoModelForPreTraining)
+@pytest.mark.parametrize("next_sentence", [True, False])
+def test_pretraining_equals_the_reference(in_reference, shape, next_sentence):
+    model = new_model("pretraining", shape, next_sentence=next_sentence)
+    auto = ("AutoModelForMaskedLM", "AutoModelForPreTraining")[next_sentence]
+    reference = in_reference(model, getattr(transformers, auto))
     batch = pretraining_batch()
     tokens = batch.tokens
-    expected = reference(
-        **padded(tokens),
-        labels=scattered(tokens, batch.masked_positions, batch.masked_labels),
-        next_sentence_label=batch.next_sentence_labels,
-    )
+    pairs = {"next_sentence_label": batch.next_sentence_labels} if next_sentence else {}
+    labels = scattered(tokens, batch.masked_positions, batch.masked_labels)
+    expected = reference(**padded(tokens), labels=labels, **pairs)
     mlm, nsp = model(tokens, batch.masked_positions)
-    assert_close(mlm, expected.prediction_logits[is_token(tokens)][batch.masked_positions], 1e-5)
-    assert_close(nsp, expected.seq_relationship_logits, 1e-5)
-    assert_same_gradients(model, mean(model.loss_sums(batch)), reference, expected.loss)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_masked_language_modelling_equals_the_reference(in_reference, shape):
-    model = new_model("pretraining", shape, next_sentence=False)
-    reference = in_reference(model, transformers.AutoModelForMaskedLM)
-    batch = pretraining_batch()
-    labels = scattered(batch.tokens, batch.masked_positions, batch.masked_labels)
-    expected = reference(**padded(batch.tokens), labels=labels)
-    ours, _ = model(batch.tokens, batch.masked_positions)
-    theirs = expected.logits[is_token(batch.tokens)][batch.masked_positions]
-    assert_close(ours, theirs, 1e-5)
+    logits = expected.prediction_logits if next_sentence else expected.logits
+    assert_close(mlm, logits[is_token(tokens)][batch.masked_positions], 1e-5)
+    if next_sentence:
+        assert_close(nsp, expected.seq_relationship_logits, 1e-5)
     assert_same_gradients(model, mean(model.loss_sums(batch)), reference, expected.loss)
 
 
@@ -139,51 +128,40 @@ def test_language_modelling_equals_the_reference(in_reference, shape):
     assert_same_gradients(model, mean(model.loss_sums(batch)), reference, expected.loss)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_next_sentence_prediction_equals_the_reference(in_reference, shape):
-    model = new_model("next_sentence", shape)
-    reference = in_reference(model, transformers.AutoModelForNextSentencePrediction)
-    tokens = ragged_batch()
-    batch = LabelledBatch.from_arrays(tokens, np.arange(len(LENGTHS)) % 2)
-    expected = reference(**padded(tokens), labels=batch.labels)
-    assert_close(model(tokens), expected.logits, 1e-5)
-    assert_same_gradients(model, mean(model.loss_sums(batch)), reference, expected.loss)
+CLASSES = {"num_labels": 3, "labels": ("a", "b", "c")}
+OF_TEXTS = {  # of each head: its settings, its labels, and the name of the reference's problem
+    "next_sentence": ({}, np.arange(len(LENGTHS)) % 2, None),
+    "sequence_classification": (
+        CLASSES, np.arange(len(LENGTHS)) % 3, "single_label_classification",
+    ),
+    "multi_label_classification": (
+        CLASSES, np.random.default_rng(0).random((len(LENGTHS), 3)) < 0.5,
+        "multi_label_classification",
+    ),
+    "regression": ({}, np.linspace(0, 1, len(LENGTHS)), "regression"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_sequence_classification_equals_the_reference(in_reference, shape):
-    model = new_model("sequence_classification", shape, num_labels=3, labels=("a", "b", "c"))
-    reference = in_reference(model, transformers.AutoModelForSequenceClassification)
-    assert reference.config.id2label == {0: "a", 1: "b", 2: "c"}
+@pytest.mark.parametrize("head", OF_TEXTS)
+def test_heads_for_whole_texts_equal_the_reference(in_reference, head, shape):
+    settings, labels, problem = OF_TEXTS[head]
+    model = new_model(head, shape, **settings)
+    is_pair = head == "next_sentence"
+    reference = in_reference(
+        model,
+        transformers.AutoModelForNextSentencePrediction
+        if is_pair
+        else transformers.AutoModelForSequenceClassification,
+    )
+    assert reference.config.problem_type == problem
+    if settings:
+        assert reference.config.id2label == {0: "a", 1: "b", 2: "c"}
     tokens = ragged_batch()
-    batch = LabelledBatch.from_arrays(tokens, np.arange(len(LENGTHS)) % 3)
+    batch = LabelledBatch.from_arrays(tokens, labels)
     expected = reference(**padded(tokens), labels=batch.labels)
-    assert_close(model(tokens), expected.logits, 1e-5)
-    assert_same_gradients(model, mean(model.loss_sums(batch)), reference, expected.loss)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_multi_label_classification_equals_the_reference(in_reference, shape):
-    model = new_model("multi_label_classification", shape, num_labels=3, labels=("a", "b", "c"))
-    reference = in_reference(model, transformers.AutoModelForSequenceClassification)
-    assert reference.config.problem_type == "multi_label_classification"
-    assert reference.config.id2label == {0: "a", 1: "b", 2: "c"}
-    tokens = ragged_batch()
-    classes = np.random.default_rng(0).random((len(LENGTHS), 3)) < 0.5
-    batch = LabelledBatch.from_arrays(tokens, classes)
-    expected = reference(**padded(tokens), labels=batch.labels)
-    assert_close(model(tokens), expected.logits, 1e-5)
-    assert_same_gradients(model, mean(model.loss_sums(batch)), reference, expected.loss)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_regression_equals_the_reference(in_reference, shape):
-    model = new_model("regression", shape)
-    reference = in_reference(model, transformers.AutoModelForSequenceClassification)
-    tokens = ragged_batch()
-    batch = LabelledBatch.from_arrays(tokens, np.linspace(0, 1, len(LENGTHS)))
-    expected = reference(**padded(tokens), labels=batch.labels)
-    assert_close(model(tokens), expected.logits[:, 0], 1e-5)
+    theirs = expected.logits[:, 0] if head == "regression" else expected.logits
+    assert_close(model(tokens), theirs, 1e-5)
     assert_same_gradients(model, mean(model.loss_sums(batch)), reference, expected.loss)
 
 

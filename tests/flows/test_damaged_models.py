@@ -72,7 +72,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         "'state_dict'",
     ),
     "a whole pickled object": (pickled, "whose code is not run here"),
-    "a list of tensors": (lambda folder: in_bin(folder, [torch.ones(2)]), "found a list"),
+    "a list of tensors": (lambda folder: in_bin(folder, [torch.ones(2)]), "a list; save model"),
     "a number that is none": (
         lambda folder: rewrite(folder / "config.json", hidden_size="768"),
         "config.json must describe a BERT, but hidden_size must be a whole number, got '768'",
