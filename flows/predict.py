@@ -7,7 +7,7 @@ from prefect.artifacts import create_markdown_artifact
 from pydantic import Field
 
 from flows.progress import ProgressReporter
-from flows.record import costing_the_page_alone
+from flows.report import costing_the_page_alone
 from flows.run import network_task
 from flows.stopping import cancel_if_stopped, flow_in_progress
 from pipelines.errors import redacted

@@ -1,14 +1,12 @@
 """Promotion: by a run, after a comparison, and by a person, with the flow promote."""
 
-import logging
 from typing import cast
 
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
-from prefect.events import emit_event
 from prefect.logging import get_run_logger
 
-from flows.record import costing_the_page_alone
+from flows.report import costing_the_page_alone
 from flows.run import Run, network_task
 from flows.stopping import flow_in_progress
 from pipelines.recipes.recipe import PromotionRecipe
@@ -19,9 +17,6 @@ from pipelines.registry.prove import Evaluation
 from pipelines.registry.register import RegisteredModel
 from pipelines.stage import check_tracker, open_tracker
 
-logger = logging.getLogger(__name__)
-
-PROMOTED = "bertsmith.model.promoted"  # an event that automations react to
 _PROMOTION = PromotionRecipe()
 
 _decide_promotion = network_task(registry.decide_promotion)
@@ -43,7 +38,6 @@ def promote(recipe: PromotionRecipe = _PROMOTION) -> Promotion:
             tracker, recipe.name, recipe.source, recipe.alias, recipe.reason
         )
         promotion = cast(Promotion, _move_alias(tracker, decision))
-    emit_promotion(promotion)
     before = f", before it was {promotion.previous_version}" if promotion.previous_version else ""
     with costing_the_page_alone(get_run_logger().warning):
         create_markdown_artifact(
@@ -53,30 +47,6 @@ def promote(recipe: PromotionRecipe = _PROMOTION) -> Promotion:
             description=f"{promotion.name}@{promotion.alias} is version {promotion.version}",
         )
     return promotion
-
-
-def emit_promotion(promotion: Promotion) -> None:
-    """Emit an event that names model, version and alias; a failure is only logged."""
-    try:
-        emit_event(
-            event=PROMOTED,
-            resource={
-                "prefect.resource.id": f"bertsmith.model.{promotion.name}",
-                "prefect.resource.name": promotion.name,
-                "bertsmith.alias": promotion.alias,
-                "bertsmith.version": str(promotion.version),
-            },
-            payload={
-                "name": promotion.name,
-                "alias": promotion.alias,
-                "version": str(promotion.version),
-                "previous_version": str(promotion.previous_version or ""),
-                "model_uri": f"models:/{promotion.name}@{promotion.alias}",
-            },
-        )
-    # The alias has moved: no failure of the event changes that.
-    except Exception as error:  # noqa: BLE001
-        logger.warning("the event for the promotion of %s was not sent: %s", promotion.name, error)
 
 
 def compare_and_promote(run: Run, model: RegisteredModel, evaluation: Evaluation | None) -> None:
@@ -98,4 +68,3 @@ def compare_and_promote(run: Run, model: RegisteredModel, evaluation: Evaluation
     )
     promoted = run.stage(f"promotion, {model.kind}", registry.move_alias, run.tracker, decision)
     run.report.promotions.append(promoted)
-    emit_promotion(promoted)

@@ -21,17 +21,18 @@ from pydantic import Field
 
 from flows.checks import check_run
 from flows.progress import ProgressReporter, duration
-from flows.record import (
+from flows.report import (
     ParentRun,
+    RunReport,
+    StageRecord,
     costing_the_page_alone,
     flow_run_page,
     open_parent_run,
     publish_report,
 )
-from flows.report import RunReport, StageRecord
 from flows.stopping import flow_in_progress, stops_kept
-from pipelines.errors import first_line, redacted, without_secrets
-from pipelines.recipes.files import completed, differences, flattened, read_recipe
+from pipelines.errors import first_line, without_secrets
+from pipelines.recipes.files import completed, read_recipe
 from pipelines.recipes.recipe import Recipe, Until
 from pipelines.stage import Stage, StageContext, open_context, open_tracker
 from pipelines.store import Artifact
@@ -122,11 +123,9 @@ def started_run(
     publishing succeeds or not. A deployment's run is checked here; the command checks its own.
     """
     with flow_in_progress(), ProgressReporter(flow) as progress:
-        recipe, changed = _resolved(recipe, overrides)
+        recipe = _resolved(recipe, overrides)
         if deployment.id is not None:
             check_run(recipe, until)
-        for sentence in changed:
-            progress.note(sentence)
         report = RunReport(flow=flow, recipe=recipe, flow_run_url=flow_run_page())
         tags = {
             "bertsmith.flow_run": flow_run.id or "",
@@ -148,24 +147,19 @@ def started_run(
         run.end(None)
 
 
-def _resolved(recipe: Recipe, overrides: Sequence[str]) -> tuple[Recipe, list[str]]:
-    """The recipe to run, and a sentence for each value that is not the deployment's own.
+def _resolved(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
+    """The recipe to run.
 
     What a deployment's run does not give comes from the deployment's recipe, and then from the
     demo's, the flow's default.
     """
     if deployment.id is None:  # called as a function: the recipe is whole
-        return completed(recipe, recipe.values(), overrides) if overrides else recipe, []
+        return completed(recipe, recipe.values(), overrides) if overrides else recipe
     with get_client(sync_client=True) as client:
         parameters = client.read_deployment(UUID(deployment.id)).parameters
-    given = Recipe.model_validate(parameters.get("recipe", {}))
-    own = completed(given, read_recipe("demo").values())
-    whole = completed(recipe, own.values(), overrides)
-    before = dict(flattened(own.values()))
-    return whole, [
-        redacted(f"{path} is {value!r}, in the deployment's own recipe it is {before.get(path)!r}")
-        for path, value in differences(whole.values(), own.values()).items()
-    ]
+    stated = Recipe.model_validate(parameters.get("recipe", {}))
+    own = completed(stated, read_recipe("demo").values())
+    return completed(recipe, own.values(), overrides)
 
 
 def _how_it_ended(error: BaseException) -> str:

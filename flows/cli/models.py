@@ -28,9 +28,13 @@ from flows.environment import home_folder, prepare_flows, set_defaults
 from pipelines.errors import UserError
 
 if TYPE_CHECKING:
-    from pipelines.store import Artifact
+    pass
 
 Name = Annotated[str, typer.Argument(help="Registered name of the model.")]
+# Figures of an import that its user should see.
+_DESCRIBED = (
+    "size", "lowercase", "head", "num_parameters", "causal", "left_behind", "embedding",
+)  # fmt: skip
 Because = Annotated[str, typer.Option("--because", help="Why, for the history.")]
 
 
@@ -124,14 +128,6 @@ def evaluate(
     text_column: TextColumn = None,
     second_text_column: SecondTextColumn = None,
     label_column: LabelColumn = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="dataset.source.KEY=VALUE",
-            help="How the items are read; repeatable.",
-        ),
-    ] = None,
     home: Home = None,
     as_json: AsJson = False,
 ) -> None:
@@ -143,8 +139,6 @@ def evaluate(
     """
     if Path(labels).is_dir() and not split:
         raise UserError(f"{labels} is a dataset: name the split to evaluate with --split")
-    if any(not each.startswith("dataset.source.") for each in overrides or ()):
-        raise UserError("--set changes dataset.source alone: the model is trained already")
     columns = (text_column, second_text_column, label_column)
     settings: dict[str, object] = {
         "dataset.source": labelled_source(labels, None, *columns),
@@ -155,10 +149,8 @@ def evaluate(
     from pipelines.recipes.files import read_recipe
     from pipelines.stages.dataset.settings import LabelledDataset, LabelledFile
 
-    recipe = read_recipe("own-encoder", [*as_overrides(settings), *(overrides or ())])
-    source = recipe.dataset.source
-    if not isinstance(source, LabelledFile | LabelledDataset):
-        raise UserError("--set changes how --labels are read, not dataset.source.kind")
+    source = read_recipe("own-encoder", as_overrides(settings)).dataset.source
+    assert isinstance(source, LabelledFile | LabelledDataset)
     figures, report = evaluate_file(
         tracker, named(model, home), source, task, context_of(home).store
     )
@@ -262,7 +254,11 @@ def import_folder(
         say(f"reading {path}")
     context = context_of(home, store)
     artifact = exchange.import_path(path, context, head=head, lowercase=is_uncased)
-    print(_description(artifact), flush=True)
+    state = "already in the store" if artifact.reused else "imported into the store"
+    print(f"{artifact.kind}/{artifact.fingerprint}: {state}", flush=True)
+    for figure in _DESCRIBED:
+        if artifact.statistics.get(figure):
+            print(f"  {figure.replace('_', ' ')}: {artifact.statistics[figure]}")
     if artifact.kind == "vocabulary":
         print(
             "next: bertsmith run --corpus 'texts/*.txt' --set "
@@ -279,31 +275,6 @@ def import_folder(
         print(f"  {version.uri}, loaded in a fresh process, {how}")
         reference = version.uri
     print(f"next: bertsmith run --encoder {reference} --labels FILE")
-
-
-def _description(artifact: "Artifact") -> str:
-    """What was imported."""
-    from pipelines.train.imported import CAUSAL
-
-    statistics = artifact.statistics
-    state = "already in the store" if artifact.reused else "imported into the store"
-    lines = [f"{artifact.kind}/{artifact.fingerprint}: {state}"]
-    if artifact.kind == "vocabulary":
-        case = "uncased" if statistics["lowercase"] else "cased"
-        return "\n  ".join([*lines, f"{statistics['size']:,} tokens, {case}"])
-    size, embedding = statistics["size"], statistics["embedding"]
-    lines.append(
-        f"head {statistics['head']}, {statistics['num_parameters']:,} parameters, {size:,} tokens"
-    )
-    if statistics.get("causal"):
-        lines.append(CAUSAL)
-    if embedding:
-        length = "of length 1" if embedding["normalize"] else "of any length"
-        most = embedding["max_tokens"]
-        lines.append(
-            f"sentence embeddings: {embedding['pooling']} over at most {most} tokens, {length}"
-        )
-    return "\n  ".join(lines)
 
 
 def export_version(

@@ -4,13 +4,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from flows.environment import server_variables
 from flows.local.health import answers, is_free
@@ -29,11 +29,11 @@ from pipelines.errors import UserError
 from pipelines.settings import make_home
 
 _NAMES = (PREFECT_SERVER, MLFLOW_SERVER, FLOWS)  # in the order of their start
+_LOCK_NAME = "services.lock"  # another `up` or `down` goes first
 _READY_NAME = "flows.ready"  # made when the flows are served
 _START_SECONDS = 180.0  # the first start makes two databases
 _STOP_SECONDS = 120.0  # a training run saves a checkpoint
 _END_SECONDS = 15.0
-_LOCK_SECONDS = 600.0
 _POLL_SECONDS = 0.2
 Say = Callable[[str], None]
 
@@ -49,7 +49,7 @@ def start_services(home: Path, *, prefect_port: int, mlflow_port: int, say: Say)
             f"both servers were given port {prefect_port}; choose another with --prefect-port or "
             "--mlflow-port"
         )
-    with _one_at_a_time(make_home(home)):
+    with FileLock(make_home(home) / _LOCK_NAME):
         servers = read_record(home)
         if servers is not None and all(map(servers.is_running, _NAMES)):
             say("Everything is running already.")
@@ -76,7 +76,7 @@ def stop_services(home: Path) -> list[str]:
     """
     if not home.is_dir():
         return []
-    with _one_at_a_time(home):
+    with FileLock(home / _LOCK_NAME):
         return _stop_all(home)
 
 
@@ -218,14 +218,3 @@ def _wait(home: Path, servers: HomeServers, name: str, is_ready: Callable[[], bo
         f"the {name} did not start within {_START_SECONDS:.0f} s, or ended; {_log(home, name)} "
         "says why"
     )
-
-
-@contextmanager
-def _one_at_a_time(home: Path) -> Iterator[None]:
-    try:
-        with FileLock(home / "services.lock", timeout=_LOCK_SECONDS):
-            yield
-    except Timeout as error:
-        raise UserError(
-            f"another `bertsmith up` or `down` works on {home}; wait for it, or end it"
-        ) from error

@@ -71,10 +71,6 @@ CASES = {
     "age without end": (["store", "prune", "--days", "inf"], "--days"),
     "an age beyond the calendar": (["store", "prune", "--days", "800000"], "--days"),
     "texts twice": (["predict", "--file", "{here}/rows.csv", "x"], "--file"),
-    "a model and settings": (
-        ["evaluate", "--model", "m", "--labels", "x.csv", "--set", "a.b=1"],
-        "--set",
-    ),
     "a second text of no file": (["run", "--second-text-column", "b"], "--labels"),
     "a model that is not there": (
         ["evaluate", "--model", "m", "--labels", "{here}/header.csv"],
@@ -103,7 +99,6 @@ CASES = {
         ["predict", "a", "--out", "{here}/a.csv", "--json"],
         "leave out one of them",
     ),
-    "import with a task and no name": (["import", "{here}", "--task", "tagging"], "add --name"),
     "predict a batch by a folder": (
         ["predict", "--batch", "{here}/rows.csv", "--model", "{here}"],
         "--batch needs a registered model, and {here} is a folder",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.record import open_parent_run
+from flows.report import open_parent_run
 from pipelines.recipes.recipe import Recipe
 from pipelines.registry.find import fingerprints_in_use
 from pipelines.store import Artifact, ArtifactStore, Built, Draft
