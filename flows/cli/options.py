@@ -132,7 +132,7 @@ def newest_at(home: Path | None, kind: str) -> str:
     check_tracker(runtime)
     newest = None
     if has_registry(runtime):  # else MLflow need not be imported
-        newest = newest_of(open_tracker(runtime), (kind,))
+        newest = newest_of(open_tracker(runtime), kind)
     if newest is None:
         where = redacted(runtime.named_tracker()) or f"of {runtime.home_folder()}"
         raise UserError(

@@ -4,7 +4,7 @@ MLflow takes two seconds to import, so it is imported where it is asked.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -178,8 +178,8 @@ def list_models(tracker: "Tracker") -> list[ListedModel]:
     return sorted(rows, key=lambda row: (row.name, -row.version))
 
 
-def newest_of(tracker: "Tracker", kinds: Collection[str]) -> str | None:
-    """The newest champion of these kinds; without one the newest verified version; else None.
+def newest_of(tracker: "Tracker", kind: str) -> str | None:
+    """The newest champion of this kind; without one the newest verified version; else None.
 
     Raises MlflowException where the tracker does not answer.
     """
@@ -187,7 +187,7 @@ def newest_of(tracker: "Tracker", kinds: Collection[str]) -> str | None:
         row
         for row in list_models(tracker)
         if row.is_verified
-        and (row.kind in kinds or (ANY_TASK in kinds and row.kind not in ("", "encoder")))
+        and (row.kind == kind or (kind == ANY_TASK and row.kind not in ("", "encoder")))
     )
     best = max(proved, key=lambda row: (_CHAMPION in row.aliases, row.created), default=None)
     return None if best is None else f"{best.name}/{best.version}"
