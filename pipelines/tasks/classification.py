@@ -120,7 +120,8 @@ class Classification(TaskFamily):
 
     def report(self, answers: Answers, items: Items) -> dict[str, Any]:
         """Precision, recall, F1 and count of each label, and the confusion matrix."""
-        return class_report(answers.values, [item["label"] for item in items.rows])
+        expected = [item["label"] for item in items.rows]
+        return class_report(answers.values, expected, items.labels)
 
 
 FAMILY = Classification()

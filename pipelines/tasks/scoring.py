@@ -129,14 +129,16 @@ def _correlation(
     return float(np.clip(correlation, -1.0, 1.0))
 
 
-def class_report(answered: Sequence[str], expected: Sequence[str]) -> dict[str, Any]:
+def class_report(
+    answered: Sequence[str], expected: Sequence[str], classes: Sequence[str] = ()
+) -> dict[str, Any]:
     """Precision, recall, F1 and count of each class, and the confusion matrix.
 
-    The matrix has a row per expected and a column per answered class, in the order of `labels`.
+    `classes` are shown where no item has them, too. The matrix has a row per expected and a column per answered class, in the order of `labels`.
     """
     from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
-    labels = sorted({*answered, *expected})
+    labels = sorted({*answered, *expected, *classes})
     columns = precision_recall_fscore_support(expected, answered, labels=labels, zero_division=0.0)
     matrix = confusion_matrix(expected, answered, labels=labels)
     return {"labels": labels, "by_label": by_label(labels, columns), "confusion": matrix.tolist()}
