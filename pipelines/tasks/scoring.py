@@ -134,7 +134,8 @@ def class_report(
 ) -> dict[str, Any]:
     """Precision, recall, F1 and count of each class, and the confusion matrix.
 
-    `classes` are shown where no item has them, too. The matrix has a row per expected and a column per answered class, in the order of `labels`.
+    `classes` are shown where no item has them, too. The matrix has a row per expected and a column
+    per answered class, in the order of `labels`.
     """
     from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
