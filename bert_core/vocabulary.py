@@ -332,7 +332,8 @@ def _read_whole(path: Path) -> tuple[tuple[str, ...], dict[str, Any]]:
     steps = rules.get("normalizers") or [rules]
     compose = len(steps) == 2 and steps[0] == {"type": "NFC"}
     rules = {**steps[-1], "compose": compose}
-    encoded = [tokenizer.encode([], pair, is_pretokenized=True) for pair in (None, [])]
+    pairs: tuple[list[str] | None, ...] = (None, [])
+    encoded = [tokenizer.encode([], pair, is_pretokenized=True) for pair in pairs]
     templates = [(each.tokens, each.type_ids) for each in encoded]
     published = [([CLS, SEP], [0, 0]), ([CLS, SEP, SEP], [0, 0, 1])]
     if (
