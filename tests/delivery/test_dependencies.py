@@ -35,9 +35,6 @@ PRIVATE = {
     "ray._private.services.ConsolePopen": (
         "a local Ray out of reach of signals to our group: pipelines/cluster.py"
     ),
-    "mlflow.system_metrics.system_metrics_monitor.SystemMetricsMonitor": (
-        "the machine's figures beside a training run's: pipelines/train/metrics.py"
-    ),
     "mlflow.server.fastapi_app.app": _SERVER,
     "torch._foreach_mul_": "LAMB: bert_core/training/optimization.py",
     "torch._foreach_norm": "LAMB: bert_core/training/optimization.py",

@@ -47,7 +47,7 @@ def test_every_command_is_one(page: Path) -> None:
     [
         "bertsmith doctr",
         "bertsmith doctor --hoem x",
-        "bertsmith recipes lost",
+        "bertsmith recipes --lost",
         "prefect worker begin",
         "prefect worker start --pool a --no-create-pool",
         "ray start --headless",

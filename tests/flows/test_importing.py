@@ -23,7 +23,7 @@ from tests.flows.published_folders import WORDS, saved
         (["import", "{vocabulary}"], "say it with --uncased or --cased"),
         (["import", "{vocabulary}", "--cased", "--head", "encoder"], "holds a vocabulary"),
         (["import", "{vocabulary}", "--cased", "--name", "x"], "this is a vocabulary"),
-        (["predict", "x", "--model", "0" * 32], "with the fingerprint 0000"),
+        (["predict", "x", "--model", "0" * 32], "there is no encoder '0000"),
         (["run", "--encoder", "", "--labels", "{here}/rows.csv"], "at least 1 character"),
     ],
 )
@@ -91,7 +91,7 @@ def test_what_sentence_transformers_says_survives_import_and_export(
     )
     assert run(["import", str(folder)]) == DONE
     said = capsys.readouterr().out
-    assert "embedding: {'pooling': 'cls', 'normalize': False, 'max_tokens': 5}" in said
+    assert "'max_tokens': 5, 'normalize': False, 'pooling': 'cls'}" in said
     fingerprint = said.partition(":")[0].partition("/")[2]
     ours = own_home / "store" / "imported_model" / fingerprint
     assert json.loads((ours / "config.json").read_text())["embedding"] == how.to_dict()

@@ -126,7 +126,7 @@ def test_what_a_recent_run_found_there_is_not_removed(tmp_path: Path) -> None:
     _build(store, "dataset")
     reused = _build(store, "corpus")
     assert reused.reused
-    parent.used("corpus", reused)
+    parent.used(reused)
     in_use = fingerprints_in_use(tracker, since=datetime.now(UTC) - timedelta(days=1))
     assert in_use == {corpus.fingerprint: ("run end-to-end of demo",)}
     assert _prune(store, *in_use) == [("dataset", True)]
