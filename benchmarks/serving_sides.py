@@ -69,8 +69,17 @@ def their_answer(side: str, use: str, folder: Path, threads: int) -> Answer:
         options.intra_op_num_threads = threads
         file = folder / ("int8.onnx" if "int8" in side else "float32.onnx")
         session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-        name = "sentence_embedding" if use == "vectors" else "logits"
-        return lambda texts: session.run([name], dict(encode(list(texts), return_tensors="np")))
+
+        def answer_onnx(texts: Sequence[str]) -> np.ndarray:
+            rows = dict(encode(list(texts), return_tensors="np"))
+            (values,) = session.run(None, rows)
+            if use == "classes":
+                return values
+            mask = rows["attention_mask"][:, :, None]
+            mean = (values * mask).sum(axis=1)
+            return mean / np.linalg.norm(mean, axis=1, keepdims=True)
+
+        return answer_onnx
     opened: Any = AutoModel if use == "vectors" else AutoModelForSequenceClassification
     dtype = torch.bfloat16 if "bf16" in side else torch.float32
     model = opened.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa").eval()

@@ -4,35 +4,31 @@ A model is written as `transformers` calls it: rows padded to one length in, who
 encoder, the heads and the plain backend are those of ragged batches; only the batch differs. Needs
 the extra `onnx`: onnx and onnxscript to write files, onnxruntime to run them.
 
-B = sequences, S = tokens of each, padding among them, T = B * S, C = choices of a question, D =
-hidden size.
+B = sequences, S = tokens of each, padding among them, T = B * S.
 """
 
 import logging
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.export import Dim
 
 from bert_core.backends.operations import use_backend
 from bert_core.batch import RaggedBatch
 from bert_core.files import write_json
-from bert_core.hugging_face.sentence_transformers import write_embedding
-from bert_core.hugging_face.writing import architecture_of, embedding_of, their_config
+from bert_core.hugging_face.writing import architecture_of, their_config
 from bert_core.model.catalogue import (
     EncoderModel,
     LanguageModel,
     Model,
     MultipleChoice,
-    NextSentencePredictor,
     PretrainingModel,
     SentenceEncoder,
     SequenceRegressor,
@@ -40,16 +36,15 @@ from bert_core.model.catalogue import (
     TokenClassifier,
     described,
 )
-from bert_core.model.task_models import TextLabeller
+from bert_core.model.rows import RowModel
 from bert_core.vocabulary import WordPieceTokenizer
 
 INPUTS: Final = ("input_ids", "attention_mask", "token_type_ids")
 OPSET: Final = 18
-MOST_BYTES = 2**31 - 2**24  # of weights: protobuf ends at 2**31, and the graph needs some
 MODEL_FILE: Final = "model.onnx"
 # Outputs with a value for each token; the others have one for each sequence.
 OF_TOKENS: Final = ("last_hidden_state", "start_logits", "end_logits")
-_TRACED = (2, 3, 8)  # questions, choices of each, tokens: any numbers but 0 and 1
+_TRACED = (2, 8)  # sequences and tokens: any numbers but 0 and 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -83,7 +78,7 @@ class PaddedBatch(RaggedBatch):
 
 
 class PaddedModel(nn.Module):
-    """`model` for three [B, S] tensors, or [B, C, S] of questions with C choices each.
+    """`model` for three [B, S] tensors.
 
     Its outputs are those of `outputs_of`, [B, S, ...] where they are of tokens. Raises ValueError
     for a head that has no such outputs.
@@ -92,43 +87,33 @@ class PaddedModel(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.model = model
-        self.is_choice = isinstance(model, MultipleChoice)
         self.output_names = output_names(model)
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor
     ) -> tuple[Tensor, ...]:
         """The outputs, in the order of `output_names`."""
-        rows = [values.flatten(0, -2) for values in (input_ids, attention_mask, token_type_ids)]
-        tokens = PaddedBatch.from_rows(*rows)
+        tokens = PaddedBatch.from_rows(input_ids, attention_mask, token_type_ids)
         with use_backend("plain"):
             outputs = outputs_of(self.model, tokens)
-        if self.is_choice:
-            return (outputs["logits"].view(input_ids.shape[:2]),)
-        shape = input_ids.shape
         return tuple(
-            values.unflatten(0, shape) if is_of_tokens(self.model, name) else values
+            values.unflatten(0, input_ids.shape) if is_of_tokens(self.model, name) else values
             for name, values in outputs.items()
         )
 
 
 def output_names(model: Model) -> tuple[str, ...]:
     """The names of the outputs, as `transformers` and Optimum expect; see `outputs_of`."""
-    if isinstance(model, EncoderModel | SentenceEncoder):
-        vector = () if model.embedding is None else ("sentence_embedding",)
-        return ("last_hidden_state", *vector)
-    if isinstance(model, PretrainingModel):
-        return ("logits", "seq_relationship_logits") if model.next_sentence else ("logits",)
-    if isinstance(model, SpanPredictor):
-        return ("start_logits", "end_logits")
-    known = (LanguageModel, MultipleChoice, NextSentencePredictor, SequenceRegressor, TextLabeller,
-             TokenClassifier)  # fmt: skip
-    if not isinstance(model, known):
+    if isinstance(model, RowModel | MultipleChoice):
         raise ValueError(
-            f"{described(model.head_name)} cannot be written as ONNX: its outputs have no known "
-            "names; export its encoder"
+            f"{described(model.head_name)} cannot be written as ONNX: each of its answers is of "
+            "several texts; export it for transformers, or keep its encoder alone"
         )
-    return ("logits",)
+    if isinstance(model, EncoderModel | SentenceEncoder):
+        return ("last_hidden_state",)
+    if isinstance(model, PretrainingModel) and model.next_sentence:
+        return ("logits", "seq_relationship_logits")
+    return ("start_logits", "end_logits") if isinstance(model, SpanPredictor) else ("logits",)
 
 
 def is_of_tokens(model: Model, name: str) -> bool:
@@ -140,13 +125,11 @@ def is_of_tokens(model: Model, name: str) -> bool:
 def outputs_of(model: Model, tokens: RaggedBatch) -> dict[str, Tensor]:
     """The outputs of an exported model by name: [T, ...] of tokens, [B, ...] of sequences.
 
-    Of an encoder its hidden states and, where it says how it makes them, vectors; of language
-    models logits at every token; of span prediction the logits of both ends; else the logits.
+    Of an encoder its hidden states; of language models logits at every token; of span prediction
+    the logits of both ends; else the logits.
     """
     if isinstance(model, EncoderModel | SentenceEncoder):
-        values = [hidden := model.encoder(tokens)]
-        if model.embedding is not None:
-            values.append(_vectors(model, hidden, tokens))
+        values = [model.encoder(tokens)]
     elif isinstance(model, PretrainingModel | LanguageModel):
         hidden = model.encoder(tokens)
         values = [model.vocabulary_head(hidden, model.encoder.embeddings)]
@@ -161,43 +144,22 @@ def outputs_of(model: Model, tokens: RaggedBatch) -> dict[str, Tensor]:
     return dict(zip(output_names(model), values, strict=True))
 
 
-def _vectors(model: Model, hidden: Tensor, tokens: RaggedBatch) -> Tensor:
-    """[B, D], as `bc.embed` makes them."""
-    how = model.embedding
-    assert how is not None
-    is_cls = how.pooling == "cls"
-    vectors = hidden.index_select(0, tokens.first_positions) if is_cls else tokens.mean(hidden)
-    is_unit = how.normalize or isinstance(model, SentenceEncoder)
-    return F.normalize(vectors, dim=-1) if is_unit else vectors
-
-
 def export_onnx(model: Model, path: Path | str) -> None:
     """Write `model` as the ONNX file `path`, for any number of sequences of any length it reads.
 
     Inputs are `input_ids`, `attention_mask` and `token_type_ids`, int64 [batch, tokens] with
-    padding on the right, of multiple choice [batch, choices, tokens]. Outputs have the names that
-    `transformers` and Optimum give them: `logits`, `start_logits` and `end_logits`, or
-    `last_hidden_state` and, of an encoder that says how it makes vectors, `sentence_embedding`.
-    Weights are float32, in the file itself. Raises ValueError for a head that cannot be written and
-    for more weights than an ONNX file holds, and ModuleNotFoundError without the extra `onnx`.
+    padding on the right. Outputs have the names that `transformers` and Optimum give them:
+    `logits`, `start_logits` and `end_logits`, or of an encoder `last_hidden_state`. Weights are
+    float32, in the file itself. Raises ValueError for a head that cannot be written, and
+    ModuleNotFoundError without the extra `onnx`.
     """
     from onnxscript import ir  # torch's own message names no extra of ours
 
-    num_bytes = sum(each.nbytes for each in model.state_dict().values())
-    if num_bytes > MOST_BYTES:
-        raise ValueError(
-            f"an ONNX file holds at most 2 GiB of weights, got {num_bytes / 2**30:.1f} GiB; export "
-            "the model for transformers"
-        )
     padded = PaddedModel(model).eval()
-    batch, choices = Dim("batch_size"), Dim("num_choices")
     tokens = Dim("sequence_length", max=model.config.max_position_embeddings)
-    is_choice = isinstance(model, MultipleChoice)
-    shape = _TRACED if is_choice else (_TRACED[0], _TRACED[2])
-    axes = (batch, choices, tokens) if is_choice else (batch, tokens)
-    rows = tuple(torch.ones(shape, dtype=torch.int64, device=model.device) for _ in INPUTS)
+    shapes = ((Dim("batch_size"), tokens),) * len(INPUTS)
+    rows = tuple(torch.ones(_TRACED, dtype=torch.int64, device=model.device) for _ in INPUTS)
     with torch.no_grad(), _quiet():
-        shapes = (axes,) * len(INPUTS)
         program = torch.export.export(padded, rows, dynamic_shapes=shapes)
         written = torch.onnx.export(
             program,
@@ -219,22 +181,10 @@ def _quiet() -> Iterator[None]:
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             yield
     finally:
         logging.disable(before)
-
-
-def encoder_alone(model: Model, pooling: str) -> EncoderModel:
-    """The encoder of `model`, which makes vectors by `pooling`, `mean` or `cls`.
-
-    It shares the weights. Raises ValueError for another pooling.
-    """
-    with torch.device("meta"):  # its own weights are replaced
-        alone = EncoderModel(model.config, pooler=False)
-    alone.encoder, alone.embedding = model.encoder, embedding_of(model, pooling)
-    return alone
 
 
 def write_onnx_folder(draft: Path, model: Model, tokenizer: WordPieceTokenizer) -> None:
@@ -243,55 +193,26 @@ def write_onnx_folder(draft: Path, model: Model, tokenizer: WordPieceTokenizer) 
     Raises ValueError and ModuleNotFoundError as `export_onnx` does.
     """
     export_onnx(model, draft / MODEL_FILE)
-    config = model.config
     write_json(draft / "config.json", their_config(model, architecture_of(model), tokenizer))
-    tokenizer.save(draft, max_tokens=config.max_position_embeddings)
-    how = model.embedding
-    if isinstance(model, EncoderModel | SentenceEncoder) and how is not None:
-        how = replace(how, normalize=how.normalize or isinstance(model, SentenceEncoder))
-        write_embedding(draft, how, config.hidden_size, config.max_position_embeddings)
-
-
-class Comparison(NamedTuple):
-    """How far an ONNX file is from its model."""
-
-    difference: float  # the largest of any output's value
-    magnitude: float  # the largest value of the model's own outputs
+    tokenizer.save(draft, max_tokens=model.config.max_position_embeddings)
 
 
 class OnnxModel:
-    """The ONNX file `path`, run by ONNX Runtime on the CPU; `model` is what it was made of.
+    """The ONNX file `path`, run by ONNX Runtime on the CPU; `model` is what it was made of."""
 
-    With `num_threads` 0 it has a thread for each core.
-    """
-
-    def __init__(self, path: Path | str, model: Model, num_threads: int = 0) -> None:
+    def __init__(self, path: Path | str, model: Model) -> None:
         import onnxruntime
 
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = num_threads
         self.model = model
-        self.session = onnxruntime.InferenceSession(
-            str(path), options, providers=["CPUExecutionProvider"]
-        )
+        self.session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
     def outputs(self, tokens: RaggedBatch) -> dict[str, Tensor]:
-        """What the file gives for `tokens`, padded on the way: as `outputs_of` the model.
-
-        Of multiple choice all sequences are choices of one question.
-        """
-        is_choice = isinstance(self.model, MultipleChoice)
-        is_token = torch.ones_like(tokens.input_ids)
-        rows = [
-            tokens.padded(values, 0).numpy()
-            for values in (tokens.input_ids, is_token, tokens.token_type_ids)
-        ]
-        rows = [each[None] for each in rows] if is_choice else rows
+        """What the file gives for `tokens`, padded on the way: as `outputs_of` the model."""
+        rows = (tokens.input_ids, torch.ones_like(tokens.input_ids), tokens.token_type_ids)
+        arrays = [tokens.padded(values, 0).numpy() for values in rows]
         names = output_names(self.model)
-        arrays = self.session.run(list(names), dict(zip(INPUTS, rows, strict=True)))
-        outputs = {name: torch.from_numpy(each) for name, each in zip(names, arrays, strict=True)}
-        if is_choice:
-            return {"logits": outputs["logits"][0]}
+        answers = self.session.run(list(names), dict(zip(INPUTS, arrays, strict=True)))
+        outputs = {name: torch.from_numpy(each) for name, each in zip(names, answers, strict=True)}
         return {
             name: values.flatten(0, 1)[tokens.padded_positions]
             if is_of_tokens(self.model, name)
@@ -300,8 +221,8 @@ class OnnxModel:
         }
 
     @torch.inference_mode()
-    def compare(self, batches: Iterable[RaggedBatch]) -> Comparison:
-        """How far the file's outputs for all `batches` are from the model's."""
+    def compare(self, batches: Iterable[RaggedBatch]) -> tuple[float, float]:
+        """Largest difference of any output from the model's own, and largest of these values."""
         difference = magnitude = 0.0
         for tokens in batches:
             outputs = self.outputs(tokens)
@@ -309,4 +230,4 @@ class OnnxModel:
                 far = float((outputs[name] - ours).abs().max())
                 difference = max(difference, far if np.isfinite(far) else np.inf)
                 magnitude = max(magnitude, float(ours.abs().max()))
-        return Comparison(difference, magnitude)
+        return difference, magnitude

@@ -12,7 +12,7 @@ from bert_core.hugging_face import export_model, reads_mean
 from bert_core.inference.pretrained import PROBES
 from bert_core.inference.texts import BATCH_TOKENS, encode_texts
 from bert_core.model.catalogue import Model, count_parameters, described
-from bert_core.onnx import MODEL_FILE, OnnxModel, encoder_alone, write_onnx_folder
+from bert_core.onnx import MODEL_FILE, OnnxModel, write_onnx_folder
 from bert_core.training.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.errors import UserError
@@ -130,10 +130,10 @@ def export_version(
     """
     if as_onnx and not all(map(find_spec, _ONNX_LIBRARIES)):
         raise UserError(f"this needs {', '.join(_ONNX_LIBRARIES)}: pip install 'bertsmith[onnx]'")
+    if as_onnx and pooling is not None:
+        raise UserError("--pooling is for sentence-transformers; leave --format onnx out")
     model, tokenizer = open_model(tracker, reference)
     try:
-        if as_onnx and pooling is not None:
-            model = encoder_alone(model, pooling)
         written = f"{described(model.head_name)} with {count_parameters(model):,} parameters"
         if as_onnx:
             return f"{written}; {_export_onnx(model, tokenizer, target)}"
