@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -19,6 +19,7 @@ from flows.cli.options import (
     explained,
     model_address,
     named,
+    registry_of,
     runtime_of,
     say,
     tracker_of,
@@ -26,9 +27,7 @@ from flows.cli.options import (
 from flows.cli.run import as_overrides, labelled_source
 from flows.environment import home_folder, prepare_flows, set_defaults
 from pipelines.errors import UserError
-
-if TYPE_CHECKING:
-    pass
+from pipelines.registry.find import is_folder
 
 Name = Annotated[str, typer.Argument(help="Registered name of the model.")]
 # Figures of an import that its user should see.
@@ -58,14 +57,16 @@ def models(
         _show(model, home, store, as_json=as_json)
         return
     from pipelines.registry.find import list_models
+    from pipelines.stage import has_registry
     from pipelines.tasks import family_title
 
-    rows = list_models(tracker_of(home))
+    tracker = tracker_of(home)
+    rows = list_models(tracker) if has_registry(runtime_of(home)) else []
     if as_json:
         print(json.dumps([asdict(row) for row in rows], default=str, indent=2))
         return
     if not rows:
-        print("The registry is empty; `bertsmith run` fills it.")
+        print(f"The registry at {tracker.shown_uri} is empty; `bertsmith run` fills it.")
         return
     width = max(len(row.name) for row in rows)
     for row in rows:
@@ -83,7 +84,7 @@ def models(
 
 
 def _show(model: str, home: Home, store: Store, *, as_json: bool) -> None:
-    tracker = tracker_of(home)
+    tracker = registry_of(home)
     from pipelines.registry.find import find_model, uri_of
     from pipelines.registry.register import lineage_lines
 
@@ -144,16 +145,15 @@ def evaluate(
         "dataset.source": labelled_source(labels, None, *columns),
         "dataset.source.split": split,
     }
-    tracker = tracker_of(home)
+    reference = named(model, home)
+    tracker = tracker_of(home) if is_folder(reference) else registry_of(home)
     from pipelines.predict.model_evaluation import evaluate_file
     from pipelines.recipes.files import read_recipe
     from pipelines.stages.dataset.settings import LabelledDataset, LabelledFile
 
     source = read_recipe("own-encoder", as_overrides(settings)).dataset.source
     assert isinstance(source, LabelledFile | LabelledDataset)
-    figures, report = evaluate_file(
-        tracker, named(model, home), source, task, context_of(home).store
-    )
+    figures, report = evaluate_file(tracker, reference, source, task, context_of(home).store)
     say(f"model: {model_address(report['model'])}")
     if as_json:
         print(json.dumps({**figures, **report}, ensure_ascii=False))
@@ -208,7 +208,7 @@ def _promote(name: str, source: str, alias: str, because: str, home: Path | None
         recipe = PromotionRecipe(name=name, source=source, alias=alias, reason=because)
     from pipelines.registry.promote import decide_promotion
 
-    decide_promotion(tracker_of(home), name, source, alias)
+    decide_promotion(registry_of(home), name, source, alias)
     wait_for_api = prepare_flows(folder)
     from flows.promote import promote as flow
 
@@ -298,10 +298,11 @@ def export_version(
 
     Example: bertsmith export bertsmith-encoder@champion --to my-encoder
     """
-    tracker = tracker_of(home)
+    reference = named(model, home)
+    tracker = tracker_of(home) if is_folder(reference) else registry_of(home)
     from pipelines.registry.package import versioned
 
-    called = versioned(tracker, named(model, home))
+    called = versioned(tracker, reference)
     say(f"model: {model_address(called)}")
     from pipelines.registry import exchange
 

@@ -96,12 +96,32 @@ def context_of(home: Path | None, store: str | None = None) -> "StageContext":
 
 
 def tracker_of(home: Path | None) -> "Tracker":
-    """The tracker of this home; raises UserError, in seconds, if it does not answer."""
-    from pipelines.stage import check_tracker, open_tracker
+    """The tracker of this home; raises UserError, in seconds, if it does not answer.
+
+    So it does for a database of another version of MLflow. None is created.
+    """
+    from pipelines.stage import check_tracker, has_registry, open_tracker
 
     runtime = runtime_of(home)
     check_tracker(runtime)
-    return open_tracker(runtime)
+    tracker = open_tracker(runtime)
+    if has_registry(runtime):
+        with tracker.answering():
+            tracker.client().search_experiments(max_results=1)
+    return tracker
+
+
+def registry_of(home: Path | None) -> "Tracker":
+    """The tracker of this home; raises UserError if it has no registry."""
+    from pipelines.stage import has_registry
+
+    tracker = tracker_of(home)
+    if not has_registry(runtime_of(home)):
+        raise UserError(
+            f"there is no registry at {tracker.shown_uri}; `bertsmith run` makes one, or name "
+            "another home with --home"
+        )
+    return tracker
 
 
 def named(model: str, home: Path | None) -> str:
@@ -167,7 +187,7 @@ def asked_model(
             say(f"model: {reference}")
             yield Path(reference), reference
             return
-    tracker = tracker_of(home)
+    tracker = registry_of(home)
     from pipelines.registry.package import located, versioned
 
     reference = versioned(tracker, reference)

@@ -74,7 +74,7 @@ CASES = {
     "a second text of no file": (["run", "--second-text-column", "b"], "--labels"),
     "a model that is not there": (
         ["evaluate", "--model", "m", "--labels", "{here}/header.csv"],
-        "the registry has no model 'm'",
+        "there is no registry at sqlite:///",
     ),
     "more workers than micro-batches": (
         ["run", "--set", "runtime.training_workers=4"],
