@@ -12,6 +12,7 @@ from bert_core.hugging_face import export_model
 from bert_core.model.catalogue import EncoderModel
 from bert_core.training.state import save_model
 from bert_core.vocabulary import SPECIAL_TOKENS, WordPieceTokenizer
+from pipelines.errors import UserError
 from pipelines.stage import Progress, StageContext
 from pipelines.stages.dataset.settings import DatasetSettings
 from pipelines.stages.dataset.stage import build_dataset
@@ -49,9 +50,13 @@ def dataset(context: StageContext, folder: Path, family: str = "classification")
     return build_dataset(DatasetSettings.model_validate(settings), None, context)
 
 
-def encoder(context: StageContext, folder: Path, pooling: Any = None, *, is_ours: bool) -> Artifact:
+def encoder(
+    context: StageContext, folder: Path, pooling: Any = None, *, is_ours: bool, **settings: Any
+) -> Artifact:
     torch.manual_seed(0)
-    model = EncoderModel(encoder_config("tiny", len(TOKENS), max_position_embeddings=32))
+    model = EncoderModel(
+        encoder_config("tiny", len(TOKENS), max_position_embeddings=32, **settings)
+    )
     model.embedding = None if pooling is None else EmbeddingConfig(pooling=pooling)
     tokenizer = WordPieceTokenizer(TOKENS)
     if is_ours:
@@ -96,3 +101,15 @@ def test_a_head_that_reads_words_has_no_pooling(context: StageContext, tmp_path:
         resolved_settings(FinetuningSettings(), items, start, lambda progress: None).pooling
         == "pooler"
     )
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_a_causal_encoder_is_not_read_by_its_first_token(
+    context: StageContext, tmp_path: Path, is_ours: bool
+) -> None:
+    items = dataset(context, tmp_path)
+    start = encoder(context, tmp_path / "there", is_ours=is_ours, causal=True)
+    read = resolved_settings(FinetuningSettings(), items, start, lambda progress: None)
+    assert read.pooling == "mean"
+    with pytest.raises(UserError, match="first token, which sees only itself"):
+        resolved_settings(FinetuningSettings(pooling="pooler"), items, start, lambda progress: None)

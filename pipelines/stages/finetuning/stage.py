@@ -84,10 +84,18 @@ def automatic_epochs(num_items: int) -> int:
 def _pooling(
     settings: FinetuningSettings, dataset: Artifact, encoder: Artifact
 ) -> Literal["pooler", "mean"]:
+    is_causal = config_of(encoder).causal
+    if settings.pooling == "pooler" and is_causal:
+        raise UserError(
+            "finetuning.pooling=pooler reads the first token, which sees only itself in a causal "
+            "encoder; leave it out or set it to mean"
+        )
     if settings.pooling != "auto":
         return settings.pooling
     if not issubclass(family_of(dataset).model, TextModel):
         return "pooler"
+    if is_causal:
+        return "mean"
     embedding = read_config(encoder.local_folder()).get("embedding") or {}
     # A published encoder is fine-tuned as its paper does, and opens in transformers as it did.
     is_published = encoder.kind == IMPORTED and not encoder.statistics.get("is_ours")
