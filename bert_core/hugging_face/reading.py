@@ -139,12 +139,28 @@ def _settings_of(
         return {"pooler": "bert.pooler.dense.weight" in tensors}
     if head == "pretraining":
         return {"next_sentence": _NEXT_SENTENCE in tensors}
+    _check_activation(config, path)
     if head not in _LABELLED:
         return {}
     if "classifier.weight" not in tensors or not tensors["classifier.weight"].dim():
         raise ValueError(f"the weights of {path.parent} have no head for {head}")
     num_labels = len(tensors["classifier.weight"])
     return {"num_labels": num_labels, "labels": _labels(config, num_labels, path)}
+
+
+def _check_activation(config: dict[str, Any], path: Path) -> None:
+    """Refuse a function over the logits that sentence-transformers' cross-encoders would apply."""
+    newer = entry(config, "sentence_transformers", dict, path) or {}
+    for values, key in (
+        (newer, "activation_fn"), (config, "sbert_ce_default_activation_function"),
+    ):  # fmt: skip
+        function = entry(values, key, str, path)
+        if function is not None and not function.endswith(".Identity"):
+            raise ValueError(
+                f"{path} says {key}={function!r}, which sentence-transformers applies to what the "
+                "head gives and which is not read here; set it to "
+                "torch.nn.modules.linear.Identity to read the numbers as the head gives them"
+            )
 
 
 def _labels(config: dict[str, Any], num_labels: int, path: Path) -> list[str] | None:

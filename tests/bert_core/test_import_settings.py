@@ -153,3 +153,25 @@ def test_an_impossible_rate_of_classifiers_is_refused(tmp_path, rate):
     reconfigure(tmp_path / "there", classifier_dropout=rate)
     with pytest.raises(ValueError, match=r"config\.json must describe a BERT, but classifier_drop"):
         import_model(tmp_path / "there")
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_read"),
+    [
+        ({"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}, True),
+        (
+            {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid"}},
+            False,
+        ),
+        ({"sbert_ce_default_activation_function": "torch.nn.modules.activation.Sigmoid"}, False),
+    ],
+)
+def test_a_function_over_the_logits_is_refused_unless_it_does_nothing(tmp_path, settings, is_read):
+    """0.205 of the head is 0.551 after the sigmoid that the model's own loader applies."""
+    export_model(tmp_path / "one", build_model("regression", small_config()))
+    reconfigure(tmp_path / "one", **settings)
+    if is_read:
+        import_model(tmp_path / "one")
+    else:
+        with pytest.raises(ValueError, match="which sentence-transformers applies"):
+            import_model(tmp_path / "one")
