@@ -18,7 +18,7 @@ _NAMES: Final = {  # by the module that defines them
     "hugging_face": "export_model import_model",
     "inference": (
         "answer assign_labels attention_maps choose classify complete cosine_similarity "
-        "embed fill_mask nearest next_sentence_probability rate tag"
+        "embed fill_mask next_sentence_probability rate tag"
     ),
     "masking": "MaskingConfig mask_tokens",
     "model.catalogue": (
@@ -29,7 +29,7 @@ _NAMES: Final = {  # by the module that defines them
     ),
     "model.encoder": "TaskHead",
     "model.trainable": "mean_of_tokens",
-    "model.preparation": "checkpoint_activations freeze resize_positions resize_vocabulary",
+    "model.preparation": "freeze resize_positions resize_vocabulary",
     "model.rows": "RowModel row_model",
     "randomness": "random_bits",
     "training.guard": "GuardConfig SkippedStepsError",

@@ -2,10 +2,8 @@
 
 import json
 import os
-import pickle
 import secrets
 import shutil
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -122,35 +120,18 @@ _MOST_NAMES: Final = 8  # that a message lists
 
 
 def read_tensors(path: Path) -> dict[str, "Tensor"]:
-    """The tensors of a safetensors file or of the older .bin, on the CPU.
+    """The tensors of a safetensors file, on the CPU.
 
-    Raises ValueError, naming the file, if it is missing or broken, or holds anything but
-    tensors by their names. No code of a .bin is run.
+    Raises ValueError, naming the file, if it is missing or broken.
     """
-    import torch  # tokenizers and settings are read without it
-    from safetensors.torch import load_file
+    from safetensors.torch import load_file  # brings torch, which tokenizers are read without
 
     check_fetched(path)
     try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        with warnings.catch_warnings(action="ignore"):  # of versions of the format
-            tensors = torch.load(path, map_location="cpu", weights_only=True)
-    # A broken archive or pickle makes its reader raise whatever it does.
-    except Exception as error:
-        reason = (" ".join(str(error).split()).split(". ")[0] or type(error).__name__).rstrip(".")
-        is_code = any(word in str(error) for word in ("GLOBAL", "Unsupported"))
-        if isinstance(error, pickle.UnpicklingError) and is_code:
-            reason = "it holds Python objects, whose code is not run here"
-        raise ValueError(f"{path} holds no tensors ({reason[:200]}); is it complete?") from error
-    others = {"": tensors} if not isinstance(tensors, dict) else tensors
-    for name, value in others.items():
-        if not isinstance(name, str) or not isinstance(value, torch.Tensor):
-            raise ValueError(
-                f"{path} must hold tensors by their names, found {name!r:.80}, a "
-                f"{type(value).__name__}; save model.state_dict() alone"
-            )
-    return dict(tensors)
+        return load_file(path)
+    except Exception as error:  # a broken file makes its reader raise whatever it does
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(f"{path} holds no tensors ({reason}); is it complete?") from error
 
 
 def listed(names: Sequence[str]) -> str:

@@ -360,13 +360,8 @@ def _added_in_older_files(folder: Path, settings: dict[str, Any]) -> list[Any]:
     """What files beside a `vocab.txt` add to its tokens."""
     texts: list[Any] = list(read_optional_json(folder / "added_tokens.json"))
     for values in (settings, read_optional_json(folder / "special_tokens_map.json")):
-        for key, value in values.items():
-            if key.endswith("_token"):  # a role
-                texts.append(value)
-            elif key in ("additional_special_tokens", "extra_special_tokens"):
-                texts += value.values() if isinstance(value, dict) else value or ()
-            elif key == "added_tokens_decoder" and isinstance(value, dict):
-                texts += value.values()
+        texts += [value for key, value in values.items() if key.endswith("_token")]
+        texts += values.get("additional_special_tokens") or ()
     return [each.get("content") if isinstance(each, dict) else each for each in texts]
 
 

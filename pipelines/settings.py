@@ -165,12 +165,6 @@ class RuntimeSettings(Settings):
         le=1000,
         description="How often a worker or its node may die before the training run fails.",
     )
-    checkpointed_layers: int = Field(
-        default=0,
-        ge=0,
-        description="So many of an encoder's lowest layers, at most all of them, keep only their "
-        "input for the backward pass and are computed again there: less memory, more time.",
-    )
 
     @model_validator(mode="after")
     def _range_rises(self) -> "RuntimeSettings":

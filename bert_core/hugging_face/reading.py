@@ -249,17 +249,16 @@ def _check_tensors(
 
 
 def _read_weights(folder: Path) -> dict[str, Tensor]:
-    """The tensors of model.safetensors or the older .bin, by today's names.
+    """The tensors of model.safetensors, by today's names.
 
     Raises ValueError, naming the file, for one that is missing or broken, that holds a tensor
     twice, or numbers that are not finite or of a kind that no weights are.
     """
-    paths = [folder / name for name in ("model.safetensors", "pytorch_model.bin")]
-    path = next((each for each in paths if each.exists()), None)
-    if path is None:
+    path = folder / "model.safetensors"
+    if not path.exists():
         raise ValueError(
-            f"{folder} has neither model.safetensors nor pytorch_model.bin; have transformers "
-            "write one: save_pretrained(folder, max_shard_size='100GB')"
+            f"{folder} has no model.safetensors; have transformers write it: "
+            "save_pretrained(folder, max_shard_size='100GB')"
         )
     tensors: dict[str, Tensor] = {}
     for name, tensor in read_tensors(path).items():
@@ -281,8 +280,7 @@ def _modern_name(name: str) -> str:
 
 def _checked_numbers(tensor: Tensor, name: str, path: Path) -> Tensor:
     """In float32; whole numbers are ids or quantized weights, and neither is a weight."""
-    is_plain = tensor.layout == torch.strided and not tensor.is_quantized and not tensor.is_meta
-    if not is_plain or not tensor.is_floating_point():
+    if not tensor.is_floating_point():
         raise ValueError(
             f"{path} must hold weights as floating-point numbers, found {name} as {tensor.dtype}; "
             "a quantized checkpoint has to be turned back first"

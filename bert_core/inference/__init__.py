@@ -29,6 +29,5 @@ from bert_core.inference.pretrained import (
     cosine_similarity,
     embed,
     fill_mask,
-    nearest,
     next_sentence_probability,
 )

@@ -4,7 +4,7 @@ N = texts, C = classes.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -41,14 +41,16 @@ from bert_core.model.catalogue import (
 from bert_core.model.task_models import class_names
 from bert_core.vocabulary import WordPieceTokenizer
 
-_OPENING: Final = "([{<\"'`“‘„«‹¿¡"
-_CLOSING: Final = ")]}>\"'`”’»›.,;:!?…"
+_MARKS: Final = re.escape("([{<)]}>\"'`“‘„”’«‹»›¿¡.,;:!?…")
 # Those that BERT's own tokenizer sets apart (tokenization.py, _is_chinese_char).
 _IDEOGRAPH: Final = (
     "[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002ceaf"
     "\U0002f800-\U0002fa1f]"
 )
-_PART: Final = re.compile(rf"{_IDEOGRAPH}|(?:(?!{_IDEOGRAPH}).)+", re.DOTALL)
+# What marks at its ends and ideographs are separated from; else one character.
+_WORD: Final = re.compile(
+    rf"(?!{_IDEOGRAPH})[^\s{_MARKS}](?:(?!{_IDEOGRAPH})\S)*?(?=[{_MARKS}]*(?:\s|$|{_IDEOGRAPH}))|\S"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -357,28 +359,13 @@ def _words(tokenizer: WordPieceTokenizer, text: str) -> list[_Word]:
     """The words of a text that have tokens."""
     ids, spans = tokenizer.encode_with_offsets(text)
     words, token = [], 0
-    for begin, end in _word_spans(text):
+    for begin, end in (match.span() for match in _WORD.finditer(text)):
         first = token
         while token < len(ids) and spans[token][0] < end:
             token += 1
         if token > first:
             words.append(_Word(text[begin:end], begin, end, ids[first:token]))
     return words
-
-
-def _word_spans(text: str) -> Iterator[tuple[int, int]]:
-    """Where each word begins and ends: marks at the ends of a chunk are words by themselves."""
-    for chunk in re.finditer(r"\S+", text):
-        inner = chunk.group().lstrip(_OPENING)
-        first = chunk.end() - len(inner)
-        inner = inner.rstrip(_CLOSING)
-        last = first + len(inner)
-        if text[last : last + 1] == "." and "." in inner:
-            last += 1  # of an abbreviation, such as U.S.
-        yield from ((place, place + 1) for place in range(chunk.start(), first))
-        for part in _PART.finditer(text, first, last):
-            yield part.span()
-        yield from ((place, place + 1) for place in range(last, chunk.end()))
 
 
 def _given_words(tokenizer: WordPieceTokenizer, words: list[str]) -> list[_Word]:

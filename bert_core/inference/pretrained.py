@@ -52,28 +52,22 @@ def embed(
     *,
     pooling: Pooling | None = None,
     normalize: bool | None = None,
-    max_tokens: int | None = None,
     precision: Precision = "float32",
 ) -> Embedded:
     """One vector per text. Arguments override the model's own settings: see `EmbeddingConfig`.
 
     A model without settings gives the mean of the hidden states, of length 1. The mean counts
     [CLS] and [SEP], as in sentence-transformers. With `normalize` every vector has length 1, so
-    that a dot product is a cosine similarity. Raises ValueError for an unknown pooling, for
-    more tokens than the model reads, and for what is not a list of texts.
+    that a dot product is a cosine similarity. Raises ValueError for an unknown pooling, and for
+    what is not a list of texts.
     """
-    options: dict[str, Any] = {"pooling": pooling, "normalize": normalize, "max_tokens": max_tokens}
+    options: dict[str, Any] = {"pooling": pooling, "normalize": normalize}
     options = {name: value for name, value in options.items() if value is not None}
     how = replace(model.embedding or EmbeddingConfig(), **options)
-    readable = model.config.max_position_embeddings
-    if (how.max_tokens or 0) > readable:
-        raise ValueError(
-            f"max_tokens must be at most the {readable} that the model reads, got {how.max_tokens}"
-        )
     if how.lowercase:
         check_texts(texts)
         texts = [_lowered(text) for text in texts]
-    encoded = encode_texts(tokenizer, texts, how.max_tokens or readable)
+    encoded = encode_texts(tokenizer, texts, how.max_tokens or model.config.max_position_embeddings)
     vectors = torch.empty(len(texts), model.config.hidden_size)
 
     def vectors_of(tokens: RaggedBatch) -> Tensor:
@@ -92,20 +86,6 @@ def _lowered(text: Text) -> Text:
 def cosine_similarity(left: NDArray[np.float32], right: NDArray[np.float32]) -> NDArray[np.float32]:
     """[N, M] the cosine of the angle between each of N and each of M vectors."""
     return _unit(left) @ _unit(right).T
-
-
-def nearest(
-    query: NDArray[np.float32], vectors: NDArray[np.float32], top_k: int
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """[N, top_k] indices of the vectors nearest to each query, nearest first, and the cosines.
-
-    Raises ValueError if there are fewer than `top_k` vectors.
-    """
-    if not 1 <= top_k <= len(vectors):
-        raise ValueError(f"top_k must lie in [1, {len(vectors)}], got {top_k}")
-    similarity = cosine_similarity(np.atleast_2d(query), vectors)
-    order = np.argsort(-similarity, axis=1, kind="stable")[:, :top_k]
-    return order, np.take_along_axis(similarity, order, axis=1)
 
 
 def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -234,23 +214,19 @@ def complete(
     end_id: int,
     max_new_tokens: int | None = None,
     temperature: float = 0.0,
-    top_k: int | None = None,
     seed: int = 0,
     precision: Precision = "float32",
 ) -> list[int]:
     """`prompt_ids` (start token included) with what follows, up to and with `end_id`.
 
     At temperature 0 each token is the likeliest; above, tokens are drawn from
-    softmax(logits / temperature), among the `top_k` likeliest where given. Equal arguments draw
-    equal tokens. It ends without `end_id` after `max_new_tokens`, or where the model's positions
-    end. Raises ValueError for a model with another head, an empty or too long prompt, a negative
-    temperature, or a `top_k` beyond the vocabulary.
+    softmax(logits / temperature). Equal arguments draw equal tokens. It ends without `end_id` after
+    `max_new_tokens`, or where the model's positions end. Raises ValueError for a model with another
+    head, an empty or too long prompt, or a negative temperature.
     """
     model = with_head(model, LanguageModel)
     if temperature < 0:
         raise ValueError(f"temperature must not be negative, got {temperature}")
-    if top_k is not None and not 1 <= top_k <= model.config.vocab_size:
-        raise ValueError(f"top_k must lie in [1, {model.config.vocab_size}], got {top_k}")
     ids = list(prompt_ids)
     num_free = model.config.max_position_embeddings - len(ids)
     if not ids or num_free < 0:
@@ -264,16 +240,16 @@ def complete(
             last = torch.tensor([len(ids) - 1], device=model.device)
             logits = model(tokens, last)[0].double().cpu()
             draw = float(uniform(random_bits(seed, "completion", index)))
-            ids.append(_pick(logits, temperature, top_k, draw))
+            ids.append(_pick(logits, temperature, draw))
             if ids[-1] == end_id:
                 break
     return ids
 
 
-def _pick(logits: Tensor, temperature: float, top_k: int | None, draw: float) -> int:
+def _pick(logits: Tensor, temperature: float, draw: float) -> int:
     if temperature == 0.0:
         return int(logits.argmax())
-    best = logits.topk(top_k or logits.numel())
+    best = logits.sort(descending=True)
     cumulated = (best.values / temperature).softmax(dim=0).cumsum(dim=0)
     rank = int(torch.searchsorted(cumulated, draw * float(cumulated[-1]), right=True))
     return int(best.indices[min(rank, best.indices.numel() - 1)])

@@ -200,11 +200,10 @@ def question_windows(
     question_ids: list[int],
     context_ids: list[int],
     max_tokens: int,
-    stride: int | None = None,
 ) -> tuple[EncodedTexts, list[Window]]:
     """[CLS] question [SEP] window [SEP] for windows that together cover the context.
 
-    They advance by `stride` tokens, or by half a window: then every span of up to half a window is
+    They advance by half a window: then every span of up to half a window is
     whole in one of them. Raises ValueError if the question leaves no tokens for a window.
     """
     start = [tokenizer.cls_id, *question_ids, tokenizer.sep_id]
@@ -220,7 +219,7 @@ def question_windows(
             num_tokens=min(window_size, len(context_ids) - first),
             num_before=len(start),
         )
-        for first in _window_starts(len(context_ids), window_size, _advance(stride, window_size))
+        for first in _window_starts(len(context_ids), window_size)
     ]
     sequences = [
         [*start, *context_ids[w.first_token : w.first_token + w.num_tokens], tokenizer.sep_id]
@@ -242,14 +241,12 @@ def text_windows(
     tokenizer: WordPieceTokenizer,
     texts: Sequence[Text],
     max_tokens: int,
-    stride: int | None = None,
     *,
     reads_windows: bool = True,
 ) -> TextWindows:
     """Texts and pairs as sequences of at most `max_tokens` tokens with the special ones.
 
-    Longer texts are read in windows that advance by `stride` tokens, or by half a window. Of a pair
-    the longer text is; the other one is in each window, cut to half of the tokens. Without
+    Longer texts are read in windows that advance by half a window; pairs are cut. Without
     `reads_windows` there is one cut sequence each. Raises ValueError if `max_tokens` holds only the
     special tokens, and for what is not a list of texts.
     """
@@ -260,29 +257,17 @@ def text_windows(
     sequences: list[list[int]] = []
     starts: list[int] = []
     owners: list[int] = []
-    num_truncated = 0
+    num_truncated, room = whole.num_truncated, max_tokens - 2
     for index, text in enumerate(texts):
-        parts = tokenizer.encode_batch([text] if isinstance(text, str) else list(text))
-        room = max_tokens - 1 - len(parts)
-        if sum(map(len, parts)) <= room:
-            found = [(whole.sequences[index], whole.segment_b_start[index])]
-        else:
-            longer = max(range(len(parts)), key=lambda place: len(parts[place]))
-            for place, part in enumerate(parts):
-                if place != longer and len(part) > room // 2:
-                    num_truncated += 1
-                    parts[place] = part[: room // 2]
-            size = room - sum(len(part) for place, part in enumerate(parts) if place != longer)
-            found = []
-            for first in _window_starts(len(parts[longer]), size, _advance(stride, size)):
-                shown = [
-                    part[first : first + size] if place == longer else part
-                    for place, part in enumerate(parts)
-                ]
-                found.append(joined(tokenizer, *shown))
-        sequences += [sequence for sequence, _ in found]
-        starts += [start for _, start in found]
-        owners += [index] * len(found)
+        ids = tokenizer.encode(text) if isinstance(text, str) else []
+        parts = [(whole.sequences[index], whole.segment_b_start[index])]
+        if len(ids) > room:
+            num_truncated -= 1
+            firsts = _window_starts(len(ids), room)
+            parts = [joined(tokenizer, ids[first : first + room]) for first in firsts]
+        sequences += [sequence for sequence, _ in parts]
+        starts += [start for _, start in parts]
+        owners += [index] * len(parts)
     encoded = EncodedTexts(sequences=sequences, segment_b_start=starts, num_truncated=num_truncated)
     counts = np.bincount(owners, minlength=len(texts))
     return TextWindows(encoded, np.array(owners, np.int64), counts)
@@ -300,11 +285,10 @@ def word_windows(
     tokenizer: WordPieceTokenizer,
     tokens: Sequence[list[int]],
     max_tokens: int,
-    stride: int | None = None,
 ) -> list[WordWindow]:
     """Windows of at most `max_tokens` tokens over whole words.
 
-    They advance by about `stride` tokens, or by half a window. `tokens` holds the ids of each word,
+    They advance by about half a window. `tokens` holds the ids of each word,
     at least one. Every word gets its label in one window: the one with most context on the word's
     shorter side. A word longer than a window is cut. Raises ValueError if `max_tokens` holds only
     the special tokens.
@@ -313,7 +297,7 @@ def word_windows(
     if room < 1:
         raise ValueError(f"max_tokens must allow for a token of the text, got {max_tokens}")
     sizes = [min(len(word), room) for word in tokens]
-    runs = list(_word_runs(sizes, room, _advance(stride, room)))
+    runs = list(_word_runs(sizes, room))
     shown = (
         [token for word in tokens[first:last] for token in word[:room]] for first, last in runs
     )
@@ -337,15 +321,7 @@ def word_windows(
     return [window for window in windows if window.words]
 
 
-def _advance(stride: int | None, window_size: int) -> int:
-    if stride is None:
-        return max(1, window_size // 2)
-    if stride < 1:
-        raise ValueError(f"stride must be at least 1, got {stride}")
-    return min(stride, window_size)
-
-
-def _word_runs(sizes: Sequence[int], room: int, stride: int) -> Iterator[tuple[int, int]]:
+def _word_runs(sizes: Sequence[int], room: int) -> Iterator[tuple[int, int]]:
     """First word and the one after the last of each window."""
     first = 0
     while True:
@@ -358,15 +334,15 @@ def _word_runs(sizes: Sequence[int], room: int, stride: int) -> Iterator[tuple[i
             return
         passed = 0
         following = first
-        while following < last and passed < stride:
+        while following < last and passed < max(1, room // 2):
             passed += sizes[following]
             following += 1
         first = following
 
 
-def _window_starts(num_tokens: int, window_size: int, stride: int) -> Iterator[int]:
+def _window_starts(num_tokens: int, window_size: int) -> Iterator[int]:
     first = 0
     yield first
     while first + window_size < num_tokens:
-        first += stride
+        first += max(1, window_size // 2)
         yield first

@@ -10,17 +10,13 @@ K = head width, D = H * K, M = predicted tokens, V = vocabulary, C = classes.
 """
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
-from functools import partial
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
-from bert_core.backends.context import current_context, hidden_dtype, in_context
+from bert_core.backends.context import hidden_dtype
 from bert_core.backends.dropout import (
     DropoutKey,
     DropoutMask,
@@ -231,8 +227,6 @@ class Encoder(nn.Module):
         self.config = config
         self.embeddings = Embeddings(config)
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_layers))
-        # This many of the lowest layers keep only their input; backward computes them again.
-        self.num_checkpointed_layers = 0
 
     def forward(
         self,
@@ -251,9 +245,7 @@ class Encoder(nn.Module):
         last = len(self.layers) - 1
         for index, layer in enumerate(self.layers):
             key = None if dropout_key is None else dropout_key.at_layer(index)
-            is_checkpointed = index < self.num_checkpointed_layers and torch.is_grad_enabled()
-            compute = _computed_again(layer) if is_checkpointed else layer
-            hidden = compute(hidden, layout, key, rows if index == last else None)
+            hidden = layer(hidden, layout, key, rows if index == last else None)
         return layout.restore(hidden) if positions is None else hidden[: positions.numel()]
 
     def queries_keys_values(self, tokens: RaggedBatch) -> Iterator[Tensor]:
@@ -264,15 +256,6 @@ class Encoder(nn.Module):
             assert isinstance(layer, EncoderLayer)
             yield layer.attention.queries_keys_values(hidden)
             hidden = layer(hidden, layout, None)
-
-
-def _computed_again(layer: nn.Module) -> Callable[..., Tensor]:
-    """`layer`, of which only the input is kept: backward computes it again in this context."""
-    settings: dict[str, Any] = {"use_reentrant": False}
-    if not torch.compiler.is_compiling():  # a graph holds everything
-        context = current_context()
-        settings["context_fn"] = lambda: (nullcontext(), in_context(context))
-    return partial(checkpoint, layer, **settings)
 
 
 class Pooler(nn.Module):
@@ -336,21 +319,9 @@ class TaskHead(nn.Module):
         return self.dense(without_dropped(hidden, mask))
 
 
-def cross_entropy_sum(
-    logits: Tensor,
-    labels: Tensor,
-    label_smoothing: float = 0.0,
-    class_weights: Tensor | None = None,
-) -> Tensor:
-    """-log softmax(logits)[label], summed in float32 over the labels that are not ignored.
-
-    With `label_smoothing` e a label counts 1 - e, and all C classes alike e / C each. With
-    `class_weights` [C] the term of each class is multiplied by its weight.
-    """
-    return F.cross_entropy(
-        logits.float(), labels, weight=class_weights, reduction="sum",
-        ignore_index=IGNORED_LABEL, label_smoothing=label_smoothing,
-    )  # fmt: skip
+def cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
+    """-log softmax(logits)[label], summed in float32 over the labels that are not ignored."""
+    return F.cross_entropy(logits.float(), labels, ignore_index=IGNORED_LABEL, reduction="sum")
 
 
 def num_correct(logits: Tensor, labels: Tensor) -> Tensor:

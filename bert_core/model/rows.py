@@ -6,7 +6,6 @@ becomes a separate module, named by its hash, so that two classes of one name ar
 
 import hashlib
 import inspect
-import linecache
 import sys
 import traceback
 from abc import abstractmethod
@@ -122,10 +121,9 @@ def _without_weights(source: str, name: str) -> RowModel:
 def _module_of(source: str, name: str) -> ModuleType:
     digest = hashlib.sha256(source.encode()).hexdigest()[:16]
     module = ModuleType(f"{name}_{digest}")
-    # The hash in its name keeps it apart from importable modules; tracebacks show its lines.
+    # The hash in its name keeps it apart from importable modules.
     module.__file__ = f"{name}.py"
     shown = f"<{name}.py {digest}>"
-    linecache.cache[shown] = (len(source), None, source.splitlines(keepends=True), shown)
     sys.modules[module.__name__] = module
     try:
         exec(compile(source, shown, "exec"), vars(module))
@@ -153,11 +151,6 @@ def _check(model: type[RowModel], file: str) -> None:
                 f"{model.__name__} in {file} must say what it {name}: columns by name, each of "
                 f"{', '.join(map(_called, kinds))}, found {columns!r}; add {name} = {{...}}"
             )
-    if twice := sorted(set(model.takes) & set(model.learns)):
-        raise ValueError(
-            f"{model.__name__} in {file} must not learn what it takes, found {', '.join(twice)} in "
-            "both; leave it out of learns"
-        )
     lacks = [name for name in _METHODS if getattr(model, name) is getattr(RowModel, name)]
     lacks += [] if hasattr(model, "score") else ["score"]
     if lacks:

@@ -74,21 +74,7 @@ def class_names(model: Any) -> tuple[str, ...]:
 
 
 class OneOfClasses(TaskModel):
-    """A model whose items belong to one of C classes each.
-
-    Training alone uses `label_smoothing` e, with which the target of an item's class is
-    1 - e + e / C and that of the others e / C (Szegedy et al., 2016, section 7), and
-    `class_weights`, by which the losses of each class are multiplied. Neither is saved.
-    """
-
-    label_smoothing: float = 0.0
-    class_weights: Sequence[float] | None = None
-
-    def training_loss_sum(self, answers: Tensor, labels: Tensor) -> Tensor:
-        weights = None
-        if self.class_weights is not None:
-            weights = torch.tensor(self.class_weights, dtype=torch.float32, device=answers.device)
-        return cross_entropy_sum(answers, labels, self.label_smoothing, weights)
+    """A model whose items belong to one of C classes each."""
 
     def right_sums(self, answers: Tensor, batch: LabelledBatch) -> Sums:
         right = num_correct(answers, batch.labels).float()

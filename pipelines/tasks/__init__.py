@@ -39,14 +39,13 @@ class Items(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """How a model reads what is longer than it: windows advance by `stride`, other texts are cut.
+    """How a model reads what is longer than it: in windows, or cut.
 
     With `text_windows` texts that are labelled as a whole are learned in windows, too. Answers are
     shared out among ranks.
     """
 
     max_tokens: int
-    stride: int | None = None  # half a window
     text_windows: bool = False
     rank: int = 0
     world_size: int = 1

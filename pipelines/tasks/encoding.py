@@ -88,7 +88,6 @@ def windows_of(
         tokenizer,
         [text_of(item) for item in items],
         reading.max_tokens,
-        reading.stride,
         reads_windows=reading.text_windows,
     )
 

@@ -258,7 +258,7 @@ def read_questions(items: Items, tokenizer: WordPieceTokenizer, reading: Reading
             contexts[item["context"]] = tokenizer.encode_with_offsets(item["context"])
         ids, spans = contexts[item["context"]]
         encoded, of_question = question_windows(
-            tokenizer, question[:longest], ids, reading.max_tokens, reading.stride
+            tokenizer, question[:longest], ids, reading.max_tokens
         )
         sequences += encoded.sequences
         starts += encoded.segment_b_start

@@ -207,7 +207,7 @@ def _windows(
         (number, window)
         for number, item in enumerate(items.rows)
         for window in word_windows(
-            tokenizer, [next(tokens) for _ in item["words"]], reading.max_tokens, reading.stride
+            tokenizer, [next(tokens) for _ in item["words"]], reading.max_tokens
         )
     ]
 

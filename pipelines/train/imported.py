@@ -144,7 +144,7 @@ def _files_of_model(folder: Path) -> list[str]:
         if path.name in ("config.json", CODE_FILE)
         or path.name in TOKENIZER_FILES
         or path.name.startswith("sentence_bert_config")
-        or path.suffix in (".safetensors", ".bin")
+        or path.suffix == ".safetensors"
     }
     paths |= {path for path in folder.glob("*_*/config.json") if model.name not in path.parts}
     names = ("modules.json", "config_sentence_transformers.json")

@@ -100,7 +100,6 @@ def launched(
                 run_id=run_id,
                 tracking_uri=context.tracker.uri if context.tracker else None,
                 num_threads=placement.cpus,
-                checkpointed_layers=runtime.checkpointed_layers,
             )
             result = _fit(_trainer(assignment, placement, checkpoints, context), messages)
     except (ControllerError, WorkerGroupError, RayError) as error:

@@ -19,7 +19,6 @@ from ray.actor import ActorHandle
 from bert_core.backends.context import return_freed_memory
 from bert_core.batch import Batch
 from bert_core.model.catalogue import TrainableModel
-from bert_core.model.preparation import checkpoint_activations
 from bert_core.training.guard import RECORD, GuardConfig, SkippedStepsError
 from bert_core.training.loop import SETTLING_BATCHES, StepReport, train
 from bert_core.training.optimization import build_optimizer
@@ -129,7 +128,6 @@ class Assignment:
     run_id: str | None
     tracking_uri: str | None
     num_threads: int
-    checkpointed_layers: int
 
 
 def train_on_rank(config: dict[str, Assignment]) -> dict[str, Any]:
@@ -146,7 +144,6 @@ def train_on_rank(config: dict[str, Assignment]) -> dict[str, Any]:
     torch.manual_seed(training.settings.seed)
     with within_memory(job.stage):
         model = training.build_model()
-        checkpoint_activations(model, min(assignment.checkpointed_layers, model.config.num_layers))
         model = model.to(device)
         optimizer = build_optimizer(model, optimization(training))
         metrics = None
@@ -377,6 +374,5 @@ def within_memory(stage: str) -> Iterator[None]:
             raise
         raise UserError(
             f"{stage} does not fit the memory of its worker ({first_line(error)}); lower "
-            "micro_batch_size, size or runtime.training_workers, or raise "
-            "runtime.checkpointed_layers"
+            "micro_batch_size, size or runtime.training_workers"
         ) from error

@@ -57,7 +57,7 @@ def model_for(head):
 def test_every_question_of_the_front_door_is_asked_here():
     asked = {name.split()[0] for name in QUESTIONS}
     offered = {name for name, module in bc._MODULE_OF.items() if module == "bert_core.inference"}
-    assert asked == offered - {"cosine_similarity", "nearest"}
+    assert asked == offered - {"cosine_similarity"}
 
 
 @pytest.mark.parametrize("question", QUESTIONS)

@@ -16,7 +16,7 @@ from bert_core.backends.dropout import DropoutKey
 from bert_core.backends.operations import use_backend
 from bert_core.batch import LabelledBatch
 from bert_core.model.catalogue import PretrainingModel, SequenceClassifier
-from bert_core.model.preparation import checkpoint_activations, freeze
+from bert_core.model.preparation import freeze
 from bert_core.training.arena import GradientExchange, buckets
 from bert_core.training.loop import optimizer_step
 from bert_core.training.optimization import AdamW
@@ -34,9 +34,7 @@ def new_model(case="pretraining"):
     if case in ("pretraining", "plain"):
         return PretrainingModel(config)
     if case.startswith("siamese"):
-        model = Siamese(config)
-        checkpoint_activations(model, NUM_LAYERS if "computed again" in case else 0)
-        return model
+        return Siamese(config)
     model = SequenceClassifier(config, 3)
     freezing = {
         "classifier": {},
@@ -112,7 +110,7 @@ def both_ways(rank, case, idle_rank, dtype, adds_itself=True):
 
 CASES = (
     "pretraining", "classifier", "lower layers frozen", "encoder frozen", "vectors alone",
-    "siamese", "siamese, computed again",
+    "siamese",
 )  # fmt: skip
 
 

@@ -1,22 +1,18 @@
 """Models that are damaged or foreign, on the command line: one sentence, and nothing kept."""
 
 import json
-import pickle
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import torch
 from safetensors.torch import load_file, save_file
 
 from bert_core.vocabulary import SPECIAL_TOKENS, WordPieceTokenizer
 from flows.cli.app import MISTAKE, run
 from tests.flows.published_folders import WORDS
 
-WEIGHTS, OLD_WEIGHTS = "model.safetensors", "pytorch_model.bin"
-WAS_RUN = "was-run"
+WEIGHTS = "model.safetensors"
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:" + 64 * "0" + "\nsize 9\n"
 
 
@@ -29,29 +25,9 @@ def cut(path: Path, share: float) -> None:
     path.write_bytes(data[: int(len(data) * share)])
 
 
-def in_bin(folder: Path, value: object) -> None:
-    (folder / WEIGHTS).unlink()
-    torch.save(value, folder / OLD_WEIGHTS)
-
-
 def without(folder: Path, gone: str) -> None:
     tensors = load_file(folder / WEIGHTS)
     save_file({n: t for n, t in tensors.items() if n != gone}, folder / WEIGHTS)
-
-
-@dataclass(frozen=True)
-class Runs:
-    """An object whose pickle makes a file when it is opened by whoever runs its code."""
-
-    file: Path
-
-    def __reduce__(self) -> tuple[Callable[[Path], None], tuple[Path]]:
-        return Path.touch, (self.file,)
-
-
-def pickled(folder: Path) -> None:
-    (folder / WEIGHTS).unlink()
-    (folder / OLD_WEIGHTS).write_bytes(pickle.dumps(Runs(folder / WAS_RUN)))
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -65,14 +41,12 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "an empty file": (lambda folder: cut(folder / WEIGHTS, 0), WEIGHTS),
     "weights in shards": (
         lambda folder: (folder / WEIGHTS).rename(folder / "model-00001-of-00002.safetensors"),
-        "have transformers write one",
+        "have transformers write it",
     ),
-    "a training checkpoint": (
-        lambda folder: in_bin(folder, {"state_dict": load_file(folder / WEIGHTS), "epoch": 3}),
-        "'state_dict'",
+    "the older file": (
+        lambda folder: (folder / WEIGHTS).rename(folder / "pytorch_model.bin"),
+        "has no model.safetensors; have transformers write it",
     ),
-    "a whole pickled object": (pickled, "whose code is not run here"),
-    "a list of tensors": (lambda folder: in_bin(folder, [torch.ones(2)]), "a list; save model"),
     "a number that is none": (
         lambda folder: rewrite(folder / "config.json", hidden_size="768"),
         "config.json must describe a BERT, but hidden_size must be a whole number, got '768'",
@@ -176,13 +150,3 @@ def test_damage_ends_in_a_sentence_that_names_the_file_and_leaves_nothing(
     assert len(said.splitlines()) == 1
     assert "Traceback" not in said
     assert not (own_home / "store").exists()
-    assert not (folder / WAS_RUN).exists()
-
-
-def test_the_pickle_would_run_its_code(published: Path, tmp_path: Path) -> None:
-    """Else the one above could not tell that nobody ran it."""
-    folder = tmp_path / "model"
-    shutil.copytree(published, folder)
-    pickled(folder)
-    pickle.loads((folder / OLD_WEIGHTS).read_bytes())
-    assert (folder / WAS_RUN).exists()

@@ -127,10 +127,6 @@ CASES = {
     "import a broken config": (["import", "{here}/broken"], "{here}/broken/config.json"),
     "import a config that is a list": (["import", "{here}/list"], "{here}/list/config.json"),
     "import weights that are cut off": (["import", "{here}/cut"], "{here}/cut/model.safetensors"),
-    "import an older file that is cut off": (
-        ["import", "{here}/older"],
-        "{here}/older/pytorch_model.bin",
-    ),
     "a left-to-right encoder": (
         ["run", "--set", "examples.objective=clm"],
         "and clm has none",
@@ -163,7 +159,6 @@ def places(tmp_path: Path) -> dict[str, object]:
         "broken": ('{"model_type": "be', "model.safetensors", b""),
         "list": ("[]", "model.safetensors", b""),
         "cut": ('{"model_type": "bert"}', "model.safetensors", b"\xff\0\0\0\0\0\0\0{}"),
-        "older": ('{"model_type": "bert"}', "pytorch_model.bin", b"PK\x03\x04 cut off"),
     }
     for name, (config, weights, content) in models.items():
         (tmp_path / name).mkdir()

@@ -32,8 +32,6 @@ def test_there_are_never_more_evaluations_than_were_asked_for(
 @pytest.mark.parametrize(
     ("family_name", "values", "message"),
     [
-        ("regression", {"label_smoothing": 0.1}, "those of a regression model do not"),
-        ("multiple_choice", {"class_weights": "balanced"}, "choices have none"),
         ("regression", {"long_texts": "windows"}, "a regression model reads"),
         ("tagging", {"pooling": "mean"}, "head of a token_classification model"),
     ],

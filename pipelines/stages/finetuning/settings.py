@@ -128,17 +128,6 @@ class FinetuningSettings(TrainingSettings):
         "auto: the mean, but the pooler for a published encoder that does not make its sentence "
         "vectors of a mean.",
     )
-    label_smoothing: float = Field(
-        default=0.0,
-        ge=0,
-        lt=1,
-        description="Share of each item's class that the loss gives to all classes alike.",
-    )
-    class_weights: Literal["equal", "balanced"] = Field(
-        default="equal",
-        description="What an item of a rare class counts: as much as any, or more, so that all "
-        "classes together count alike.",
-    )
     max_tokens: int | None = Field(
         default=None,
         ge=8,
@@ -150,13 +139,6 @@ class FinetuningSettings(TrainingSettings):
         description="Texts of one or several classes that are longer than max_tokens lose their "
         "end, or are learned and answered in windows: each learns the text's classes, and their "
         "mean probability answers.",
-    )
-    window_stride: int | None = Field(
-        default=None,
-        ge=1,
-        description="Tokens by which windows advance over what is longer than max_tokens: contexts "
-        "of questions, sentences that are tagged, texts with long_texts=windows; empty: half a "
-        "window.",
     )
     num_evaluations: int = Field(
         default=5,

@@ -6,14 +6,13 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from bert_core.batch import IGNORED_LABEL, Batch
+from bert_core.batch import Batch
 from bert_core.config import EncoderConfig, size_of
 from bert_core.model.catalogue import Model, TrainableModel, count_parameters
 from bert_core.model.preparation import freeze, resize_positions
 from bert_core.model.rows import CODE_FILE
-from bert_core.model.task_models import OneOfClasses, SequenceRegressor, TextLabeller, TextModel
+from bert_core.model.task_models import SequenceRegressor, TextLabeller, TextModel
 from bert_core.training.state import load_encoder_into
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.errors import UserError
@@ -23,7 +22,7 @@ from pipelines.stages.dataset.stage import family_of, figures_of, read_items
 from pipelines.stages.finetuning.settings import FinetuningSettings, split_of
 from pipelines.store import Artifact, Built, Draft
 from pipelines.tasks import Answers, Reading, TaskExamples
-from pipelines.tasks.encoding import Sequences, batches, class_names, shuffled
+from pipelines.tasks.encoding import Sequences, batches, shuffled
 from pipelines.train.checkpoint import MODEL_FILES, CheckpointFolder, publish_model
 from pipelines.train.imported import config_of
 from pipelines.train.launch import launched
@@ -164,7 +163,6 @@ class Finetuning(Training):
         return {self._family.curve[name]: value for name, value in means.items()}
 
     def final_evaluation(self, model: TrainableModel) -> dict[str, Any]:
-        # In the windows of the published model, which may advance by another stride.
         rank, world_size = self._ranks
         whole = Reading(self._reading.max_tokens, rank=rank, world_size=world_size)
         answers = self._family.answers(model, self._tokenizer, self._items, whole)
@@ -196,7 +194,7 @@ def reading_of(settings: FinetuningSettings, encoder: EncoderConfig) -> Reading:
             "that the encoder was pretrained on; lower it or raise examples.max_tokens"
         )
     is_in_windows = settings.long_texts == "windows"
-    return Reading(settings.max_tokens or readable, settings.window_stride, is_in_windows)
+    return Reading(settings.max_tokens or readable, is_in_windows)
 
 
 def check_settings(settings: FinetuningSettings, model: type[Model]) -> None:
@@ -211,17 +209,6 @@ def check_settings(settings: FinetuningSettings, model: type[Model]) -> None:
         raise UserError(
             "finetuning.long_texts=windows is for texts with one or several classes; a "
             f"{head} model reads long texts in its own way (docs/tasks.md); leave it out"
-        )
-    is_balanced = settings.class_weights == "balanced"
-    if (settings.label_smoothing or is_balanced) and not issubclass(model, OneOfClasses):
-        raise UserError(
-            "finetuning.label_smoothing and class_weights are for items that belong to one of "
-            f"several classes, and those of a {head} model do not; leave them out"
-        )
-    if is_balanced and head == "multiple_choice":
-        raise UserError(
-            "finetuning.class_weights are for classes with names, and choices have none; leave it "
-            "out"
         )
 
 
@@ -247,27 +234,7 @@ def prepare(model: TrainableModel, settings: FinetuningSettings, train: TaskExam
     if settings.long_texts == "windows":
         assert isinstance(model, TextLabeller)
         model.reads_windows = True
-    if isinstance(model, OneOfClasses):
-        model.label_smoothing = settings.label_smoothing
-        if settings.class_weights == "balanced":
-            model.class_weights = balanced_weights(train, len(class_names(model)))
     if isinstance(model, SequenceRegressor):
-        values = _labels_of(train).astype(np.float64)
+        assert isinstance(train, Sequences)
+        values = np.asarray(train.labels, np.float64)
         model.mean, model.deviation = float(values.mean()), float(values.std()) or 1.0
-
-
-def balanced_weights(train: TaskExamples, num_labels: int) -> tuple[float, ...]:
-    """For each class the mean number of labels of a class over its own.
-
-    All classes together then count alike, and the labels as much as before. A class that no label
-    has counts as if it had one.
-    """
-    labels = _labels_of(train)
-    counts = np.bincount(labels[labels != IGNORED_LABEL], minlength=num_labels)
-    return tuple((counts.sum() / num_labels / np.maximum(counts, 1)).tolist())
-
-
-def _labels_of(train: TaskExamples) -> NDArray[Any]:
-    """[N], or [T] of tokens."""
-    assert isinstance(train, Sequences), type(train)
-    return train.labels if isinstance(train.labels, np.ndarray) else np.concatenate(train.labels)

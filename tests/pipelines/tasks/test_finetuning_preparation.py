@@ -1,7 +1,6 @@
 """What a fine-tuning's settings make of a model before it learns: frozen, smoothed, weighted."""
 
 import numpy as np
-import pytest
 import torch
 
 from bert_core.batch import Batch
@@ -10,47 +9,24 @@ from bert_core.training.optimization import AdamW
 from bert_core.training.optimizer import OptimizationConfig
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.stages.finetuning.settings import FinetuningSettings
-from pipelines.stages.finetuning.training import balanced_weights, prepare
+from pipelines.stages.finetuning.training import prepare
 from pipelines.tasks import Items, Reading, family
 from pipelines.tasks.encoding import shuffled
 from tests.pipelines.tasks.letters import CONFIG, parts
 
 
-def test_rare_classes_count_more_and_all_labels_together_as_much(
-    tokenizer: WordPieceTokenizer,
-) -> None:
-    task = family("tagging")
-    item = task.item({"words": ["ab"] * 10, "tags": ["X"] * 8 + ["Y"] * 2})
-    examples = task.examples(Items([item], ("X", "Y", "Z")), tokenizer, Reading(32))
-    weights = balanced_weights(examples, 3)
-    assert weights == pytest.approx((10 / 24, 10 / 6, 10 / 3))  # no label is a Z
-    assert 8 * weights[0] + 2 * weights[1] == pytest.approx(20 / 3)
-
-
-def test_what_is_frozen_smoothed_and_weighted_is_as_the_settings_say(
+def test_what_is_frozen_is_as_the_settings_say(
     tokenizer: WordPieceTokenizer,
 ) -> None:
     task, (train_items, _) = family("classification"), parts("classification")
     examples = task.examples(train_items, tokenizer, Reading(32))
     model = task.build_model(CONFIG, train_items.labels)
-    settings = FinetuningSettings(
-        freeze_embeddings=True, freeze_layers=1, label_smoothing=0.1, class_weights="balanced"
-    )
+    settings = FinetuningSettings(freeze_embeddings=True, freeze_layers=1)
     prepare(model, settings, examples)
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert not any(name.startswith("encoder.embeddings") for name in trained)
     assert not any(name.startswith("encoder.layers.0.") for name in trained)
     assert any(name.startswith("encoder.layers.1.") for name in trained)
-    batch = examples.batch(np.arange(8))
-    logits = model(batch.tokens)
-    weights = torch.tensor(model.class_weights)
-    expected = torch.nn.functional.cross_entropy(
-        logits, batch.labels, weight=weights, label_smoothing=0.1, reduction="sum"
-    )
-    assert model.loss_sums(batch)["label"].total.item() == pytest.approx(expected.item(), rel=1e-5)
-    plain = torch.nn.functional.cross_entropy(logits, batch.labels, reduction="sum")
-    told = model.evaluation_sums(batch)["label_loss"].total.item()
-    assert told == pytest.approx(plain.item(), rel=1e-5)
 
 
 def test_years_are_learned_as_well_as_counts(tokenizer: WordPieceTokenizer) -> None:

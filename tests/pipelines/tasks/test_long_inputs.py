@@ -42,7 +42,7 @@ def test_the_end_of_a_long_text_is_learned_where_windows_are_read(
     scores = {}
     for long_texts in ("cut", "windows"):
         settings = FinetuningSettings(long_texts=long_texts)
-        reading = Reading(CONFIG.max_position_embeddings, None, long_texts == "windows")
+        reading = Reading(CONFIG.max_position_embeddings, long_texts == "windows")
         torch.manual_seed(0)
         model = task.build_model(CONFIG, train_items.labels)
         examples = task.examples(train_items, tokenizer, reading)
@@ -71,7 +71,7 @@ def test_windows_of_an_answer_hold_all_of_it_or_none(tokenizer: WordPieceTokeniz
         "id": "", "question": "x y", "context": context, "answers": ["k l m n"], "starts": [20],
     })  # fmt: skip
     nothing = task.item({**item, "answers": [], "starts": []})
-    examples = task.examples(Items([item, nothing]), tokenizer, Reading(16, stride=3))
+    examples = task.examples(Items([item, nothing]), tokenizer, Reading(16))
     seen = []
     for index in range(len(examples)):
         batch = examples.batch(np.array([index]))
@@ -80,10 +80,10 @@ def test_windows_of_an_answer_hold_all_of_it_or_none(tokenizer: WordPieceTokeniz
         tokens = " ".join(tokenizer.id_to_token(each) for each in ids[first : last + 1])
         shown = {tokenizer.id_to_token(each) for each in ids[4:]}
         seen.append((tokens, len(shown & set("klmn"))))
-    of_item = seen[: len(seen) - 6]
+    of_item = seen[: len(seen) - 4]
     assert {tokens for tokens, _ in of_item} == {"k l m n", "[CLS]"}
     assert all(shown == (4 if tokens == "k l m n" else 0) for tokens, shown in of_item)
-    assert {tokens for tokens, _ in seen[len(seen) - 6 :]} == {"[CLS]"}
+    assert {tokens for tokens, _ in seen[len(seen) - 4 :]} == {"[CLS]"}
 
 
 def test_every_word_of_a_long_sentence_is_learned_once(tokenizer: WordPieceTokenizer) -> None:
