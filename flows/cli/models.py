@@ -32,7 +32,7 @@ from pipelines.registry.find import is_folder
 Name = Annotated[str, typer.Argument(help="Registered name of the model.")]
 # Figures of an import that its user should see.
 _DESCRIBED = (
-    "size", "lowercase", "head", "num_parameters", "causal", "left_behind", "embedding",
+    "size", "lowercase", "head", "num_parameters", "causal", "embedding",
 )  # fmt: skip
 Because = Annotated[str, typer.Option("--because", help="Why, for the history.")]
 
@@ -78,9 +78,10 @@ def models(
             f"{family_title(row.kind):<18} {figure:<24} {proof:<12} "
             f"{row.created:%Y-%m-%d %H:%M}  {row.fingerprint[:12]}"
         )
-        for reason in dict.fromkeys([*row.promoted.values(), row.comparison]):
-            if reason:
-                print(f"{'':<{width}}  {reason}")
+        for alias, reason in row.promoted.items():
+            print(f"{'':<{width}}  {alias}: {reason}")
+        if row.comparison and row.comparison not in row.promoted.values():
+            print(f"{'':<{width}}  {row.comparison}")
 
 
 def _show(model: str, home: Home, store: Store, *, as_json: bool) -> None:

@@ -118,7 +118,7 @@ def test_models_lists_versions_and_says_why_one_is_champion(
     assert run(["models"]) == DONE
     said = capsys.readouterr().out
     for words in (
-        "encoder  version 3   @candidate, @champion", "reason 3",
+        "encoder  version 3   @candidate, @champion", "champion: reason 3",
         "not better than models:/encoder/1",
     ):  # fmt: skip
         assert words in said
