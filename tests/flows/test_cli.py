@@ -166,7 +166,7 @@ def test_the_doctor_fails_where_the_store_cannot_be_written(
     assert run(["doctor", "--store", str(tmp_path / "file" / "store")]) == FAILED
     said = capsys.readouterr().out
     assert "fail  store" in said
-    assert "choose another with --store" in said
+    assert "choose another store" in said
 
 
 def test_an_evaluation_reads_the_columns_that_are_named(
