@@ -55,10 +55,11 @@ def _register_and_prove(run: Run) -> None:
         model = run.stage(f"registration, {kind}", register, submission, run.tracker)
         run.report.models.append(model)
         # A run killed between registration and verification may have logged none.
-        if submission.evaluation and not (model.reused and model.is_verified):
+        if not model.reused or not model.is_verified:
             run.stage(
-                f"evidence, {kind}", log_evidence, run.tracker, model.run_id, submission.evaluation
-            )
+                f"evidence, {kind}", log_evidence,
+                run.tracker, model.run_id, submission.artifact, submission.evaluation,
+            )  # fmt: skip
         if not model.is_verified:
             verification = run.stage(
                 f"verification, {kind}", verify, model, data, run.context.store.url, run.tracker,

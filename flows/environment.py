@@ -141,6 +141,7 @@ class LocalApi:
 def set_defaults(home: Path) -> None:
     """Point this process and its children at `home` and, if they run, at its servers."""
     os.environ["BERTSMITH_HOME"] = str(home)
+    os.environ.setdefault("MPLCONFIGDIR", str(home / "matplotlib"))  # else in the person's own home
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     servers = running_servers(home)

@@ -52,6 +52,7 @@ VARIABLES: Final[Mapping[str, str]] = {
     "BERTSMITH_HOME": "folder of a local set-up: store, registry, logs; default .bertsmith",
     "BERTSMITH_STORE": "artifact store, a folder or s3://…; default the store of the home",
     "BERTSMITH_CACHE": "folder for copies of remote artifacts; default ~/.cache/bertsmith",
+    "BERTSMITH_CACHE_BYTES": "how large the cache may grow; default 50 GiB",
     "BERTSMITH_WAIT_FOR_NODES_SECONDS": "how long a training run waits for nodes; default 0",
     "BERTSMITH_MLFLOW_LOGIN": "http://user:password@host:port of the MLflow server that we serve",
     # Of the image, its composition and its manifests (infra/).

@@ -1,9 +1,17 @@
-"""What a person looks at: the report of an evaluation, and masked words filled."""
+"""What a person looks at: curves and confusions as pictures, and masked words filled."""
 
 import heapq
+import io
+import json
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 
 from bert_core.inference import Candidate
 from bert_core.randomness import random_bits
@@ -12,21 +20,120 @@ from pipelines.predict.answers import fill
 from pipelines.registry.package import open_model
 from pipelines.stages.corpus.shards import read_documents
 from pipelines.store import Artifact
-from pipelines.tracking.tracker import Tracker
+from pipelines.tracking.tracker import Tracker, time_for_files
 
+_DOTS_PER_INCH = 110
+_INCHES = (5.2, 3.2)  # of one panel
+_MOST_CLASSES = 40  # of a matrix that can be read
 _WORD = re.compile(r"[^\W\d_]{4,}")
 _WORDS_OF_A_SENTENCE = range(8, 17)  # long enough to give a hint, short enough for one line
 _EXAMPLES = 3
 _CANDIDATES = 4
 
 
-def log_evidence(tracker: Tracker, run_id: str, evaluation: Artifact) -> None:
-    """Keep the report of an evaluation with the run; MLflow draws the curves itself.
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One coordinate system: curves over optimizer steps, and levels to compare them with."""
 
-    Raises MlflowException where the tracker does not answer.
+    title: str
+    curves: Mapping[str, tuple[Sequence[float], Sequence[float]]]  # name -> (steps, values)
+    levels: Mapping[str, float] = field(default_factory=dict)  # drawn as dashed lines
+    is_share: bool = False  # values lie between 0 and 1 and read as percent
+
+
+def draw(panels: Sequence[Panel]) -> bytes:
+    """The panels side by side, as a PNG."""
+    width, height = _INCHES
+    figure = Figure(figsize=(width * len(panels), height), layout="constrained")
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        for name, (steps, values) in panel.curves.items():
+            axes.plot(steps, values, label=name)
+        for name, level in panel.levels.items():
+            axes.axhline(level, label=name, color="#888888", linestyle="--", linewidth=1)
+        axes.set_title(panel.title, fontsize=11)
+        axes.set_xlabel("optimizer step")
+        if panel.is_share:
+            axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        axes.grid(alpha=0.25)
+        axes.legend(fontsize=8, frameon=False)
+    return _png_of(figure)
+
+
+def training_panels(
+    history: Sequence[Mapping[str, Any]], statistics: Mapping[str, Any]
+) -> list[Panel]:
+    """The losses, and the accuracies beside their baselines, of a training run's curve.
+
+    `history` is a training run's list of points, each with its `step`; `statistics` may hold
+    `baseline/<name>` for a curve `eval/<name>`.
     """
-    report = evaluation.local("report.json").read_text(encoding="utf-8")
-    tracker.log_text(run_id, report, "report.json")
+    panels = []
+    names = sorted(
+        {name for point in history for name in point if not name.startswith("baseline/")}
+    )
+    for title, word in (("Loss", "loss"), ("Accuracy", "accuracy")):
+        curves, levels = {}, {}
+        for name in names:
+            if name.endswith(word):
+                points = [point for point in history if name in point]
+                curves[name] = [each["step"] for each in points], [each[name] for each in points]
+                baseline = statistics.get(f"baseline/{name.removeprefix('eval/')}")
+                if baseline is not None:
+                    levels[f"baseline of {name}"] = float(baseline)
+        if curves:
+            panels.append(Panel(title, curves, levels, is_share=word == "accuracy"))
+    return panels
+
+
+def confusion_picture(labels: Sequence[str], confusion: Sequence[Sequence[int]]) -> bytes:
+    """The confusion matrix as a PNG: a row an expected, a column an answered class."""
+    size = 2.5 + 0.45 * len(labels)
+    figure = Figure(figsize=(size, size), layout="constrained")
+    axes = figure.subplots()
+    axes.imshow(confusion, cmap="Blues")
+    axes.set_xticks(range(len(labels)), labels, rotation=90)
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_xlabel("answered")
+    axes.set_ylabel("expected")
+    most = max((max(row) for row in confusion), default=0)
+    for row, counts in enumerate(confusion):
+        for column, count in enumerate(counts):
+            colour = "white" if 2 * count > most else "black"
+            axes.text(column, row, f"{count:,}", ha="center", va="center", color=colour)
+    return _png_of(figure)
+
+
+def _png_of(figure: Figure) -> bytes:
+    """The figure as a PNG, drawn without a display, by any thread."""
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png", dpi=_DOTS_PER_INCH)
+    return stream.getvalue()
+
+
+def log_evidence(
+    tracker: Tracker, run_id: str, model: Artifact, evaluation: Artifact | None = None
+) -> list[str]:
+    """Keep with the run the curves of `model`; of an evaluation the report and the confusions.
+
+    Returns the names of the files. Raises MlflowException where the tracker does not answer.
+    """
+    with tempfile.TemporaryDirectory(prefix="bertsmith-evidence-") as scratch:
+        folder = Path(scratch)
+        if "history.json" in model.names():
+            history = json.loads(model.local("history.json").read_text())
+            panels = training_panels(history, model.statistics)
+            if panels:
+                (folder / "curves.png").write_bytes(draw(panels))
+        if evaluation is not None:
+            text = evaluation.local("report.json").read_text(encoding="utf-8")
+            (folder / "report.json").write_text(text, encoding="utf-8")
+            report = json.loads(text)
+            if "confusion" in report and len(report["labels"]) <= _MOST_CLASSES:
+                picture = confusion_picture(report["labels"], report["confusion"])
+                (folder / "confusion.png").write_bytes(picture)
+        with time_for_files():
+            tracker.client().log_artifacts(run_id, str(folder))
+        return sorted(path.name for path in folder.iterdir())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

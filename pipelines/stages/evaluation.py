@@ -19,7 +19,7 @@ from pipelines.tasks import Answers, Items, Reading
 from pipelines.versions import versions_of
 
 REPORT_FILE: Final = "report.json"
-_BASELINES_VERSION = 4
+_BASELINES_VERSION = 3
 _ANSWERS_FILE = "answers.json"
 _PREFIX = "baseline/"
 logger = logging.getLogger(__name__)

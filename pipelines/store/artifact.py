@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -164,15 +165,29 @@ def read_manifest(text: bytes, url: str, kind: str, fingerprint: str) -> Manifes
     return manifest
 
 
-class LocalCache:
-    """Copies of remote files, in folders named by their contents, for any number of processes.
+_CACHE_BYTES = 50 * 2**30
+_IN_USE_SECONDS = 60.0  # between getting a path and opening it
 
-    The folder is `$BERTSMITH_CACHE` or `~/.cache/bertsmith`; it may be removed at any time.
+
+class LocalCache:
+    """Copies of remote files, in folders named by their contents; the least recently used go first.
+
+    The folder is `$BERTSMITH_CACHE` or `~/.cache/bertsmith`, its bound `$BERTSMITH_CACHE_BYTES` or
+    50 GiB; files used in the last minute stay beyond it. Any number of processes share it. A file
+    that is open or mapped stays readable after it was evicted. Raises UserError where the bound is
+    no number.
     """
 
     def __init__(self) -> None:
         default = Path.home() / ".cache" / "bertsmith"
         self.root = Path(os.environ.get("BERTSMITH_CACHE") or default)
+        bound = os.environ.get("BERTSMITH_CACHE_BYTES") or str(_CACHE_BYTES)
+        if not bound.isdecimal():
+            raise UserError(
+                f"BERTSMITH_CACHE_BYTES={bound} is not a number of bytes such as {_CACHE_BYTES}; "
+                "correct it or unset it"
+            )
+        self.max_bytes = int(bound)
         self.files = self.root / "files"
 
     def fetch(
@@ -180,12 +195,10 @@ class LocalCache:
     ) -> Path:
         """The local copy of the remote `path`, as `name`; UserError for other bytes."""
         target = self.files / name
-        if not record.matches(target):
+        if not _is_kept(target, record):
             # All ranks of a node need it: one downloads it, and the waiting ones then find it.
-            lock = self.root / "locks" / record.sha256[:3]  # never more than 4,096
-            lock.parent.mkdir(parents=True, exist_ok=True)
-            with FileLock(lock):  # the system frees it if its process dies
-                if not record.matches(target):
+            with self._lock(record.sha256[:3]):  # never more than 4,096 locks
+                while not _is_kept(target, record):
                     self._download(filesystem, path, record, target)
         return target
 
@@ -203,9 +216,39 @@ class LocalCache:
             if not record.matches(partial):
                 url = filesystem.unstrip_protocol(path)
                 raise record.mismatch(url, "the artifact's folder in the store")
-            partial.replace(target)
+            with self._lock("eviction"):
+                self._make_room(record.bytes)
+                partial.replace(target)
         finally:
             partial.unlink(missing_ok=True)
+
+    def _lock(self, name: str) -> FileLock:
+        """A lock of the cache; the system releases it if its process dies."""
+        path = self.root / "locks" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return FileLock(path)
+
+    def _make_room(self, num_bytes: int) -> None:
+        """Evict the least recently used files; called by one process at a time."""
+        statuses = {path: path.stat() for path in self.files.rglob("*") if path.is_file()}
+        total = sum(status.st_size for status in statuses.values())
+        for path in sorted(statuses, key=lambda path: statuses[path].st_atime):
+            is_recent = time.time() - path.stat().st_atime < _IN_USE_SECONDS
+            if total + num_bytes <= self.max_bytes or is_recent:
+                return
+            path.unlink()
+            total -= statuses[path].st_size
+
+
+def _is_kept(path: Path, record: FileRecord) -> bool:
+    """Whether the cache has the file; notes first that it is used, so that it stays."""
+    try:
+        # The time of access says when it was last used; that of change stays the download's.
+        with suppress(PermissionError):  # of a file that another user has fetched
+            os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
+    except FileNotFoundError:
+        return False
+    return record.matches(path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,11 @@
-"""TF-IDF of words and pairs of words, and linear models of it.
+"""TF-IDF of words and pairs of words, or of characters, and linear models of it.
 
 scikit-learn is imported where something is learned: reading a recipe does not need it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain, product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -17,60 +17,104 @@ if TYPE_CHECKING:
     from sklearn.linear_model import LogisticRegression
 
 NAME = "TF-IDF"
+Unit = Literal["words", "characters"]
 _STEPS = 5_000  # it converges within hundreds
+_ALPHAS = (0.1, 0.3, 1.0, 3.0, 10.0)
+_FOLDS = 3
 _FEW_TEXTS = 100  # of which every word counts
 _WORDS = (r"(?u)\b\w\w+\b", r"(?u)\b\w+\b")  # scikit-learn's own; where it finds none, letters too
 _MOST_WEIGHTS = 10_000_000  # of all outputs; their solver holds them two dozen times
+_MOST_CHARACTERS = 3_000_000  # of training texts, to learn from characters in a minute
 _TEXTS = ("text", "second_text")
 
 
 def classes(train: Items, heldout: Items) -> dict[str, list[str]]:
     """The most probable class of each text."""
-    features = _text_features(train.rows, heldout.rows, len(train.labels))
-    if features is None:
-        return {}
-    classes = [item["label"] for item in train.rows]
-    if len(set(classes)) < 2:
-        return {NAME: classes[:1] * len(heldout.rows)}
-    model = _classifier().fit(features[0], classes)
-    return {NAME: [str(label) for label in model.predict(features[1])]}
+
+    def answers(train: Items, unit: Unit) -> list[str] | None:
+        features = _text_features(train.rows, heldout.rows, unit, len(train.labels))
+        if features is None:
+            return None
+        classes = [item["label"] for item in train.rows]
+        if len(set(classes)) < 2:
+            return classes[:1] * len(heldout.rows)
+        return [
+            str(label) for label in _classifier().fit(features[0], classes).predict(features[1])
+        ]
+
+    return _by_unit(train, answers)
 
 
 def label_sets(train: Items, heldout: Items) -> dict[str, list[list[str]]]:
     """The labels that are more probable than not, each learned for itself."""
-    features = _text_features(train.rows, heldout.rows)
-    if features is None:
-        return {}
-    chosen = [
-        _chosen(*features, [label in item["labels"] for item in train.rows])
-        for label in train.labels
-    ]
-    rows = np.array(chosen).reshape(len(train.labels), len(heldout.rows)).T
-    return {NAME: [[train.labels[place] for place in np.flatnonzero(row)] for row in rows]}
+
+    def answers(train: Items, unit: Unit) -> list[list[str]] | None:
+        features = _text_features(train.rows, heldout.rows, unit)
+        if features is None:
+            return None
+        chosen = [
+            _chosen(*features, [label in item["labels"] for item in train.rows])
+            for label in train.labels
+        ]
+        rows = np.array(chosen).reshape(len(train.labels), len(heldout.rows)).T
+        return [[train.labels[place] for place in np.flatnonzero(row)] for row in rows]
+
+    return _by_unit(train, answers)
 
 
 def numbers(train: Items, heldout: Items) -> dict[str, list[float]]:
-    """The number of each text, by ridge regression."""
-    from sklearn.linear_model import Ridge
+    """The number of each text; the regularization is chosen on the training items."""
+    from sklearn.linear_model import Ridge, RidgeCV
+    from sklearn.model_selection import PredefinedSplit
 
-    features = _text_features(train.rows, heldout.rows)
-    if features is None:
-        return {}
-    model = Ridge().fit(features[0], [item["value"] for item in train.rows])
-    return {NAME: model.predict(features[1]).tolist()}
+    def answers(train: Items, unit: Unit) -> list[float] | None:
+        features = _text_features(train.rows, heldout.rows, unit)
+        if features is None:
+            return None
+        size = len(train.rows)
+        if size < 2 * _FOLDS:
+            model = Ridge()
+        else:
+            model = RidgeCV(_ALPHAS, cv=PredefinedSplit(np.arange(size) % _FOLDS))
+        values: list[float] = (
+            model.fit(features[0], [item["value"] for item in train.rows])
+            .predict(features[1])
+            .tolist()
+        )
+        return values
+
+    return _by_unit(train, answers)
 
 
 def choices(train: Items, heldout: Items) -> dict[str, list[int]]:
     """The choice that looks most like a right one, by its words and those of its text."""
-    features = _choice_features(train.rows, heldout.rows)
-    if features is None:
-        return {}
-    is_right = [
-        place == item["answer"] for item in train.rows for place in range(len(item["choices"]))
-    ]
-    scores = _classifier().fit(features[0], is_right).decision_function(features[1])
-    ends = np.cumsum([len(item["choices"]) for item in heldout.rows])[:-1]
-    return {NAME: [int(row.argmax()) for row in np.split(scores, ends)]}
+
+    def answers(train: Items, unit: Unit) -> list[int] | None:
+        features = _choice_features(train.rows, heldout.rows, unit)
+        if features is None:
+            return None
+        is_right = [
+            place == item["answer"] for item in train.rows for place in range(len(item["choices"]))
+        ]
+        scores = _classifier().fit(features[0], is_right).decision_function(features[1])
+        ends = np.cumsum([len(item["choices"]) for item in heldout.rows])[:-1]
+        return [int(row.argmax()) for row in np.split(scores, ends)]
+
+    return _by_unit(train, answers)
+
+
+def _by_unit(
+    train: Items, answers: Callable[[Items, Unit], list[Any] | None]
+) -> dict[str, list[Any]]:
+    """The answers by words, and those by characters within words, where there are any.
+
+    Words of scikit-learn have no combining marks and end at blanks; characters know every script.
+    """
+    both = {
+        NAME: answers(train, "words"),
+        f"{NAME} of characters": answers(_within(train), "characters"),
+    }
+    return {name: values for name, values in both.items() if values is not None}
 
 
 def cosines(train: Items, heldout: Items) -> dict[str, list[float]]:
@@ -80,6 +124,20 @@ def cosines(train: Items, heldout: Items) -> dict[str, list[float]]:
         return {}
     first, second = (vectorizer.transform([item[name] for item in heldout.rows]) for name in _TEXTS)
     return {"TF-IDF cosine": np.asarray(first.multiply(second).sum(axis=1)).ravel().tolist()}
+
+
+def _within(items: Items) -> Items:
+    """The first items, up to `_MOST_CHARACTERS`."""
+    lengths = [
+        sum(
+            len(text)
+            for text in (item["text"], item.get("second_text"), *item.get("choices", ()))
+            if text
+        )
+        for item in items.rows
+    ]
+    num_items = int(np.searchsorted(np.cumsum(lengths), _MOST_CHARACTERS)) + 1
+    return items._replace(rows=items.rows[:num_items])
 
 
 def _classifier() -> "LogisticRegression":
@@ -97,8 +155,10 @@ def _chosen(learned: Any, asked: Any, has_label: Sequence[bool]) -> np.ndarray:
     return decided
 
 
-def _fitted_vectorizer(texts: Sequence[str], num_weights: int = 1) -> "TfidfVectorizer | None":
-    """Words and pairs of words that two texts have.
+def _fitted_vectorizer(
+    texts: Sequence[str], num_weights: int = 1, unit: Unit = "words"
+) -> "TfidfVectorizer | None":
+    """Words and pairs of words, or up to four characters of a word, that two texts have.
 
     Of few texts all; None where none has any. `num_weights` are learned for each feature: where all
     are too many the most frequent ones stay.
@@ -106,13 +166,17 @@ def _fitted_vectorizer(texts: Sequence[str], num_weights: int = 1) -> "TfidfVect
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     rarest = (2, 1) if len(texts) >= _FEW_TEXTS else (1,)
-    for pattern, min_df in product(_WORDS, rarest):
+    kinds: list[dict[str, Any]] = [
+        {"ngram_range": (1, 2), "token_pattern": pattern} for pattern in _WORDS
+    ]
+    if unit == "characters":
+        kinds = [{"ngram_range": (1, 4), "analyzer": "char_wb"}]
+    for kind, min_df in product(kinds, rarest):
         vectorizer = TfidfVectorizer(
             sublinear_tf=True,
             min_df=min_df,
             max_features=max(1, _MOST_WEIGHTS // num_weights),
-            ngram_range=(1, 2),
-            token_pattern=pattern,
+            **kind,
         )
         try:
             return vectorizer.fit(texts)
@@ -122,9 +186,9 @@ def _fitted_vectorizer(texts: Sequence[str], num_weights: int = 1) -> "TfidfVect
 
 
 def _text_features(
-    train: Sequence[Item], heldout: Sequence[Item], num_outputs: int = 1
+    train: Sequence[Item], heldout: Sequence[Item], unit: Unit, num_outputs: int = 1
 ) -> "tuple[csr_array, csr_array] | None":
-    """[N, F] of each part, by the words of the first; None where that has none.
+    """[N, F] of each part, by the words or characters of the first; None where that has none.
 
     Of pairs both texts, how they differ and what they share.
     """
@@ -132,7 +196,7 @@ def _text_features(
     texts = [item["text"] for item in train]
     if is_pairs:
         texts += [item["second_text"] or "" for item in train]
-    vectorizer = _fitted_vectorizer(texts, num_outputs * (4 if is_pairs else 1))
+    vectorizer = _fitted_vectorizer(texts, num_outputs * (4 if is_pairs else 1), unit)
     if vectorizer is None:
         return None
 
@@ -147,11 +211,11 @@ def _text_features(
 
 
 def _choice_features(
-    train: Sequence[Item], heldout: Sequence[Item]
+    train: Sequence[Item], heldout: Sequence[Item], unit: Unit
 ) -> "tuple[csr_array, csr_array] | None":
     """[N * C, F] of each part: of every choice its words, and those that its text has, too."""
     everything = chain.from_iterable((item["text"], *item["choices"]) for item in train)
-    vectorizer = _fitted_vectorizer(list(everything), 2)
+    vectorizer = _fitted_vectorizer(list(everything), 2, unit)
     if vectorizer is None:
         return None
 

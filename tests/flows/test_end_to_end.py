@@ -53,7 +53,7 @@ def test_figures_stand_beside_their_baselines(whole_run: WholeRun) -> None:
     assert 0 < masked.baselines["most frequent token"] < 1
     accuracy = figures["accuracy, held-out"]
     assert list(accuracy.baselines) == [
-        "majority class", "TF-IDF", "same budget from random weights",
+        "majority class", "TF-IDF", "TF-IDF of characters", "same budget from random weights",
     ]  # fmt: skip
 
 

@@ -44,19 +44,20 @@ import os
 from pathlib import Path
 from flows.environment import set_defaults
 set_defaults(Path(os.environ["BERTSMITH_HOME"]))
-import pipelines.show
+import pipelines.show  # draws with matplotlib
+import matplotlib.font_manager
 import mlflow.telemetry.utils
-print(mlflow.telemetry.utils.is_telemetry_disabled())
+print(matplotlib.get_cachedir(), mlflow.telemetry.utils.is_telemetry_disabled())
 """
     (tmp_path / "own").mkdir()
-    left_out = ("DO_NOT_TRACK", "MLFLOW_", "XDG_", "CI", "GITHUB_", "PYTEST_")
+    left_out = ("DO_NOT_TRACK", "MLFLOW_", "MPLCONFIGDIR", "XDG_", "CI", "GITHUB_", "PYTEST_")
     kept = {name: text for name, text in os.environ.items() if not name.startswith(left_out)}
     there = {"HOME": str(tmp_path / "own"), "BERTSMITH_HOME": str(tmp_path / "home")}
     ran = subprocess.run(
         [sys.executable, "-c", code], env=kept | there, cwd=tmp_path, capture_output=True,
         text=True, timeout=300, check=True,
     )  # fmt: skip
-    assert ran.stdout.split() == ["True"]
+    assert ran.stdout.split() == [str(tmp_path / "home" / "matplotlib"), "True"]
     assert list((tmp_path / "own").iterdir()) == []
 
 

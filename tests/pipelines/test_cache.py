@@ -1,6 +1,7 @@
-"""The local cache of remote files: shared by processes, verified whatever happens."""
+"""The local cache of remote files: shared by processes, bounded, verified whatever happens."""
 
 import hashlib
+import os
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ from pipelines.store.artifact import FileRecord, LocalCache
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("BERTSMITH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("BERTSMITH_CACHE_BYTES", "2500")
     return tmp_path / "cache"
 
 
@@ -33,7 +35,7 @@ def _fetch(remote: AbstractFileSystem, path: str, record: FileRecord) -> Path:
     return LocalCache().fetch(remote, path, record, f"artifact/{record.sha256}")
 
 
-def test_a_file_that_was_removed_and_fetched_again_is_verified_again(folder: Path) -> None:
+def test_a_file_that_was_evicted_and_fetched_again_is_verified_again(folder: Path) -> None:
     remote, path, record = _remote("again", b"right")
     _fetch(remote, path, record).unlink()
     remote.pipe_file(path, b"wrong")
@@ -61,7 +63,20 @@ def test_what_a_killed_download_left_is_written_over(folder: Path) -> None:
     assert not list(partials.iterdir())
 
 
-def test_two_processes_fill_one_cache(folder: Path, tmp_path: Path) -> None:
+def test_what_was_just_given_to_a_reader_is_not_taken_from_it(folder: Path) -> None:
+    remote, path, record = _remote("theirs", b"t" * 1000)
+    theirs = _fetch(remote, path, record)
+    for index in range(4):
+        _fetch(*_remote(f"ours-{index}", bytes([index]) * 1000))
+    assert theirs.exists()
+    for cached in (folder / "files" / "artifact").iterdir():
+        os.utime(cached, (time.time() - 120, cached.stat().st_mtime))
+    _fetch(*_remote("ours-4", b"\4" * 1000))
+    assert not theirs.exists()
+    assert sum(path.stat().st_size for path in (folder / "files" / "artifact").iterdir()) <= 2500
+
+
+def test_two_processes_fill_one_cache_that_holds_half_of_it(folder: Path, tmp_path: Path) -> None:
     program = """
 import hashlib, sys
 from pathlib import Path

@@ -71,6 +71,14 @@ def _store_is_a_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> object:
     return ArtifactStore(folder / "file" / "deeper")
 
 
+def _cache_bound(text: str) -> Mistake:
+    def make(folder: Path, monkeypatch: pytest.MonkeyPatch) -> object:
+        monkeypatch.setenv("BERTSMITH_CACHE_BYTES", text)
+        return _build(ArtifactStore(f"memory://{folder.name}/bound")).local("a.txt")
+
+    return make
+
+
 def _name(name: str) -> Mistake:
     def make(folder: Path, monkeypatch: pytest.MonkeyPatch) -> object:
         return ArtifactStore(name)
@@ -103,6 +111,7 @@ CASES: dict[str, tuple[Mistake, str]] = {
     "store of an unknown protocol": (_name("qq://bucket/x"), "qq:.*neither a folder nor a URL"),
     "store without its bucket": (_name("s3://"), "names no bucket"),
     "store that is a file": (_store_is_a_file, "cannot be written: .* is a file; choose another"),
+    "cache bound with a unit": (_cache_bound("50 GiB"), "=50 GiB is not a number of bytes"),
 }
 
 

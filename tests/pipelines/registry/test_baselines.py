@@ -82,8 +82,8 @@ def test_an_evaluation_and_a_card_have_them_beside_the_majority_class(
     model = finetuned(models, dataset, 0)
     evaluation = build_evaluation(model, dataset, models.context)
     figures = beside(evaluation.statistics, "accuracy")
-    assert list(figures) == ["majority class", "TF-IDF"]
-    assert list(beside(evaluation.statistics, "macro_f1")) == ["TF-IDF"]
+    assert list(figures) == ["majority class", "TF-IDF", "TF-IDF of characters"]
+    assert list(beside(evaluation.statistics, "macro_f1")) == ["TF-IDF", "TF-IDF of characters"]
     submission = Submission(
         kind="classification", name="x", alias="candidate", artifact=model, lineage={},
         recipe_yaml="", evaluation=evaluation,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.registry.register import model_card, with_comparison
-from pipelines.show import log_evidence
+from pipelines.show import confusion_picture, log_evidence
 from pipelines.store import Artifact
 from tests.pipelines.registry.classifiers import finetuned, labelled_texts
 from tests.pipelines.registry.conftest import Models
@@ -78,7 +78,13 @@ def test_the_evidence_lies_with_the_run(
 ) -> None:
     model, report = evaluation
     run_id = models.tracker.create_run("finetuning", model.fingerprint, {}, {})
-    log_evidence(models.tracker, run_id, report)
+    names = log_evidence(models.tracker, run_id, model, report)
+    assert names == ["confusion.png", "report.json"]
     folder = Path(models.tracker.client().download_artifacts(run_id, "", str(tmp_path)))
     told = json.loads((folder / "report.json").read_text())
     assert [row["label"] for row in told["by_label"]] == told["labels"] == ["no", "yes"]
+    assert (folder / "confusion.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_confusion_without_any_answer_is_drawn() -> None:
+    assert confusion_picture(["a", "b"], [[0, 0], [0, 0]]).startswith(b"\x89PNG")

@@ -51,6 +51,22 @@ def test_tfidf_is_what_scikit_learn_makes_of_the_same_texts() -> None:
     assert 0.5 < right / len(heldout) < 1.0
 
 
+def test_characters_tell_what_words_without_marks_cannot() -> None:
+    places = ("घर", "बात", "दिन", "रात")
+    rows = [
+        {"text": f"हिन्दी फिल्म अच्छी {word} में है {place}", "second_text": None, "label": word}
+        for word in ("की", "के")
+        for place in places * 10
+    ]
+    items = Items(rows, ("की", "के"))
+    answers = learned("classification", items, items)
+    right = {
+        name: sum(a == row["label"] for a, row in zip(values, rows, strict=True))
+        for name, values in answers.items()
+    }
+    assert right == {"TF-IDF": 40, "TF-IDF of characters": 80}
+
+
 @pytest.mark.parametrize("name", TASKS)
 def test_a_family_has_baselines_that_its_scores_take(name: str) -> None:
     task, (train, heldout) = family(name), parts(name)
