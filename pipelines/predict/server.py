@@ -38,7 +38,10 @@ logger = logging.getLogger(__name__)
 MOST_BYTES: Final = 1 << 20
 MOST_ROWS: Final = 1024
 _DIVIDE: Final = "divide it, or answer whole files with `bertsmith predict --batch`"
-_FORMATS: Final = 'the body must be JSON: {"dataframe_records": [{"text": "…"}]}'
+_FORMATS: Final = (
+    'the body must be JSON: {"dataframe_records": [{"text": "…"}]}, or '
+    '{"dataframe_split": {"columns": ["text"], "data": [["…"]]}}'
+)
 _DRAIN_SECONDS: Final = 30
 # About 2,048 tokens, which a CPU computes at once: more would make the first wait for the last.
 BATCH_CHARACTERS: Final = 8192
@@ -260,6 +263,10 @@ def _columns(table: Any) -> Table:
         case {"dataframe_records": [_, *_] as rows} if all(isinstance(row, dict) for row in rows):
             names = dict.fromkeys(name for row in rows for name in row)
             return {name: [row.get(name) for row in rows] for name in names}
+        case {"dataframe_split": {"columns": list(names), "data": [_, *_] as rows}} if all(
+            isinstance(row, list) and len(row) == len(names) for row in rows
+        ) and _is_texts(names):
+            return {name: [row[place] for row in rows] for place, name in enumerate(names)}
     raise UserError(f"{_FORMATS}, with at least one row; found {json.dumps(table):.80}")
 
 

@@ -37,9 +37,11 @@ def body(**given: Any) -> bytes:
     return json.dumps(given).encode()
 
 
-def test_columns_that_the_model_does_not_read_are_ignored() -> None:
+def test_both_formats_of_tables_ask_the_same() -> None:
     records = body(dataframe_records=[{"text": "a", "other": 1}, {"text": "b"}])
-    assert asked_of_body(records, CLASSES) == {"text": ["a", "b"]}
+    split = body(dataframe_split={"columns": ["other", "text"], "data": [[1, "a"], [None, "b"]]})
+    asked = [asked_of_body(each, CLASSES) for each in (records, split)]
+    assert asked == [{"text": ["a", "b"]}] * 2
 
 
 def test_an_optional_column_counts_where_a_row_has_it() -> None:
@@ -57,7 +59,7 @@ def test_an_optional_column_counts_where_a_row_has_it() -> None:
         (b"{", "must be JSON"),
         (b"\xff", "must be JSON"),
         (body(dataframe_records=[]), "at least one row"),
-        (body(dataframe_split={"columns": ["text"], "data": [["a"]]}), "dataframe_records"),
+        (body(dataframe_split={"columns": ["text"], "data": [["a", "b"]]}), "at least one row"),
         (body(instances=["a"]), "dataframe_records"),
         (body(dataframe_records=[{"text": "a"}, {"text": 5}]), "row 1: text must be a string"),
         (body(dataframe_records=[{"text": ["a"]}]), "row 0: text must be a string"),

@@ -29,6 +29,7 @@ _FINER: Final = (
 )
 GROUP_DIGITS: Final = 32  # of an id: the document; what follows counts its pieces
 _WHITE_SPACE: Final = b" \n"  # the only one in a mended text
+_KEYS_AT_ONCE: Final = 8_000_000  # about 0.6 GB while they are sorted
 NUM_HASHES: Final = 64
 _RUN: Final = 5  # words
 _NUM_BANDS: Final = 16  # of four hashes each: a pair alike in 0.8 of all meets with 99.98%
@@ -63,15 +64,29 @@ def find_repeated(
 ) -> list[NDArray[np.bool_]]:
     """For each file's documents: True where a document with the same content came before.
 
-    `load(index)` gives the keys of a file (`KEY_TYPE`), `counts` their numbers. Needs about 75
-    bytes of memory a document.
+    `load(index)` gives the keys of a file (`KEY_TYPE`), `counts` their numbers. Large
+    corpora are searched in several rounds, each over the keys of one residue, so that memory grows
+    with the corpus by only one byte a document.
     """
-    keys = np.concatenate([load(index) for index in range(len(counts))])
-    order = np.lexsort((keys["low"], keys["high"]))  # stable: the first stays the first
-    high, low = keys["high"][order], keys["low"][order]
-    is_repeated = np.zeros(keys.size, dtype=np.bool_)
-    is_repeated[order[1:][(high[1:] == high[:-1]) & (low[1:] == low[:-1])]] = True
-    return np.split(is_repeated, np.cumsum(counts)[:-1])
+    is_repeated = [np.zeros(count, dtype=np.bool_) for count in counts]
+    rounds = max(1, -(-sum(counts) // _KEYS_AT_ONCE))
+    for residue in range(rounds):
+        keys: list[NDArray[np.void]] = []
+        rows: list[NDArray[np.int64]] = []
+        files: list[NDArray[np.int64]] = []
+        for index in range(len(counts)):
+            loaded = load(index)
+            row = np.flatnonzero(loaded["low"] % rounds == residue)
+            keys.append(loaded[row])
+            rows.append(row)
+            files.append(np.full(row.size, index))
+        flat, row, file = np.concatenate(keys), np.concatenate(rows), np.concatenate(files)
+        order = np.lexsort((flat["low"], flat["high"]))  # stable: the first stays the first
+        high, low = flat["high"][order], flat["low"][order]
+        again = order[1:][(high[1:] == high[:-1]) & (low[1:] == low[:-1])]
+        for index in np.unique(file[again]):
+            is_repeated[index][row[again][file[again] == index]] = True
+    return is_repeated
 
 
 def signature(text: str) -> Signature:

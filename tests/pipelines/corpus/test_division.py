@@ -57,7 +57,9 @@ def test_weights_repeat_and_thin_out_documents():
     assert abs(copies(groups(10_000), 0.25, 0).mean() - 0.25) < 0.03
 
 
-def test_duplicates_are_found_across_files_and_the_first_one_stays():
+@pytest.mark.parametrize("at_once", [10**6, 37])
+def test_duplicates_are_found_across_files_and_the_first_one_stays(monkeypatch, at_once):
+    monkeypatch.setattr("pipelines.stages.corpus.selection._KEYS_AT_ONCE", at_once)
     rng = np.random.default_rng(0)
     contents = rng.integers(0, 60, 200)
     keys = np.zeros(200, dtype=KEY_TYPE)
