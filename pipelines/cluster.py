@@ -53,7 +53,12 @@ for _name, _value in {
 
 import ray  # noqa: E402  (after its environment)
 from ray._private import services  # noqa: E402
-from ray.exceptions import RayError, RayTaskError, TaskCancelledError  # noqa: E402
+from ray.exceptions import (  # noqa: E402
+    GetTimeoutError,
+    RayError,
+    RayTaskError,
+    TaskCancelledError,
+)
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: E402
 
 logger = logging.getLogger(__name__)
@@ -303,12 +308,17 @@ def answer_of(reference: "ray.ObjectRef", where: str, seconds: float) -> Any:
     """What a task on the node `where` returned; raises UserError if no answer comes."""
     try:
         return ray.get(reference, timeout=seconds)
+    except GetTimeoutError as error:
+        ray.cancel(reference, force=True)  # it would run once the node answers
+        raise UserError(
+            f"{where} did not answer within {seconds:.0f} s; look at it with `ray status`, "
+            "or run again when it is less busy"
+        ) from error
     except RayError as error:  # what counts is the last line of the node's traceback
-        ray.cancel(reference, force=True)  # it would run once a busy node answers
         reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
         raise UserError(
-            f"{where} did not answer within {seconds:.0f} s or cannot run Bertsmith: {reason}; "
-            "install there what is installed here, or look at `ray status` and that node's logs"
+            f"{where} cannot run Bertsmith: {reason}; install there what is installed here, or "
+            "look at that node's logs"
         ) from error
 
 
@@ -325,6 +335,9 @@ def what_to_do(loss: BaseException) -> str:
 
 _ANSWER_SECONDS = 120.0  # of all nodes; what is shipped to them has to arrive first
 
+# Nodes that answered well, each with the store and the database that it was asked about.
+_known: set[tuple[str, str, Path | None]] = set()
+
 
 def check_nodes(store: ArtifactStore, database: Path | None = None) -> None:
     """Check that every node of the cluster that RAY_ADDRESS names can work with this process.
@@ -335,7 +348,13 @@ def check_nodes(store: ArtifactStore, database: Path | None = None) -> None:
     if not os.environ.get("RAY_ADDRESS"):
         return
     connect()
-    alive = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+    unknown = {
+        node["NodeID"]: node["NodeManagerAddress"]
+        for node in ray.nodes()
+        if node["Alive"] and (node["NodeID"], store.url, database) not in _known
+    }
+    if not unknown:
+        return
     probe = f"{store.root}/.probe-{uuid.uuid4().hex}"  # no kind of artifact has such a name
     with store_errors_explained(store.url):
         store.filesystem.makedirs(store.root, exist_ok=True)
@@ -343,14 +362,15 @@ def check_nodes(store: ArtifactStore, database: Path | None = None) -> None:
     question = (store, probe, computing_versions(), platform.node(), database)
     try:
         asked = {}
-        for node_id in alive:
+        for node_id in unknown:
             there: Any = NodeAffinitySchedulingStrategy(node_id, soft=False)  # Ray's types lack it
             task = ray.remote(num_cpus=0, max_calls=1, scheduling_strategy=there)(_problem)
             asked[node_id] = task.remote(*question)
         for node_id, reference in asked.items():
-            where = f"the node {alive[node_id]} of the cluster at {os.environ['RAY_ADDRESS']}"
+            where = f"the node {unknown[node_id]} of the cluster at {os.environ['RAY_ADDRESS']}"
             if problem := answer_of(reference, where, _ANSWER_SECONDS):
                 raise UserError(f"{where} {problem}")
+            _known.add((node_id, store.url, database))
     finally:
         with store_errors_explained(store.url):
             store.filesystem.rm_file(probe)

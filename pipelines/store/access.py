@@ -2,7 +2,9 @@
 
 import errno
 import os
+import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -164,3 +166,15 @@ def flush_folders(folder: Path) -> None:
         if path.is_dir():
             flush(path)
     flush(folder)
+
+
+_PREFIX = "bertsmith-scratch-"
+_ABANDONED_SECONDS = 24 * 3600.0
+
+
+def scratch_folder() -> Path:
+    """A new temporary folder; those that killed processes left a day ago are removed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        if folder.exists() and time.time() - folder.stat().st_mtime > _ABANDONED_SECONDS:
+            shutil.rmtree(folder, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=_PREFIX))

@@ -32,7 +32,7 @@ from pipelines.tasks.encoding import (
     text_fields,
     windows_of,
 )
-from pipelines.tasks.scoring import WeightedScore, by_label, f1, mean
+from pipelines.tasks.scoring import WeightedScore, by_label, f1, mean, mean_f1
 
 _THRESHOLD = 0.5  # from which probability on a class is answered
 
@@ -116,12 +116,13 @@ class MultiLabel(TaskFamily):
         return Answers(values, windows.encoded.num_truncated)
 
     def scores(self, answers: Answers, items: Items) -> Mapping[str, WeightedScore]:
-        """Micro F1, and the share of texts all of whose labels are right."""
+        """Micro and macro F1, and the share of texts all of whose labels are right."""
         said = _table(answers.values, items.labels)
         true = _table([item["labels"] for item in items.rows], items.labels)
         both = said & true
         return {
             "eval/micro_f1": f1(said.sum(axis=1), true.sum(axis=1), both.sum(axis=1)),
+            "eval/macro_f1": mean_f1(said.astype(int), true.astype(int), both.astype(int)),
             "eval/exact_match": mean((said == true).all(axis=1)),
         }
 

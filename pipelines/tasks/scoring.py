@@ -43,6 +43,20 @@ def f1(found: ArrayLike, there: ArrayLike, right: ArrayLike) -> WeightedScore:
     return ratio(2 * np.asarray(right), np.asarray(found) + np.asarray(there))
 
 
+def mean_f1(found: NDArray[Any], there: NDArray[Any], right: NDArray[Any]) -> WeightedScore:
+    """The mean of F1 over classes, [N, C] each; a class that never occurs counts 0."""
+    num_items, num_classes = found.shape
+    table = np.concatenate([2 * right, found + there], axis=1).astype(np.float64)
+    assert table.shape == (num_items, 2 * num_classes)
+
+    def score(weights: NDArray[np.int64]) -> float:
+        twice_right, total = np.split(weights @ table, 2)
+        return float(np.mean(np.divide(twice_right, total, out=np.zeros_like(total),
+                                       where=total > 0)))  # fmt: skip
+
+    return score
+
+
 def class_scores(
     answered: Sequence[str], expected: Sequence[str], classes: Sequence[str]
 ) -> dict[str, WeightedScore]:

@@ -116,14 +116,19 @@ class SentenceEmbedding(TaskFamily):
             raise UserError(
                 "some training pairs have numbers and some have none; check the label column"
             )
-        values = {item["value"] for item in train}
-        if len(values) < 2 if train[0]["is_number"] else 1.0 not in values:
+        if all(item["is_number"] for item in train) and len({i["value"] for i in train}) < 2:
             raise UserError(
-                "all training pairs have the same number, or none belong together; give pairs with "
-                "several numbers, or with the label entailment"
+                f"all training pairs have the number {train[0]['value']:g}; leave the label column "
+                "out if all pairs belong together"
             )
-        kinds = {item["is_number"] for item in heldout}
-        if len(kinds) > 1 or len({item["value"] for item in heldout}) < 2:
+        for part, items in (("train on", train), ("evaluate on", heldout)):
+            if not any(item["is_number"] or item["value"] == 1.0 for item in items):
+                raise UserError(
+                    f"none of the {len(items)} pairs to {part} belong together; label such pairs "
+                    "entailment"
+                )
+        values = {(item["is_number"], item["value"]) for item in heldout}
+        if len(values) < 2 or len({is_number for is_number, _ in values}) > 1:
             raise UserError(
                 "the held-out pairs are all equally similar, or mix numbers and classes; give "
                 "others with --heldout"

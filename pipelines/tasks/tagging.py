@@ -166,11 +166,16 @@ class Tagging(TaskFamily):
         return {**scores, "eval/word_accuracy": accuracy}
 
     def report(self, answers: Answers, items: Items) -> dict[str, Any]:
-        """Precision, recall, F1 and count of each tag, and the confusion matrix."""
-        return class_report(
+        """Precision, recall, F1 and count of each type of entity, or of each tag; confusions."""
+        expected = [item["tags"] for item in items.rows]
+        words = class_report(
             [tag for tags in answers.values for tag in tags],
-            [tag for item in items.rows for tag in item["tags"]],
+            [tag for tags in expected for tag in tags],
         )
+        if not name_entities(chain.from_iterable((*answers.values, *expected))):
+            return words
+        by_label = entity_report(answers.values, expected)
+        return {**words, "by_label": by_label, "entities": sum(row["items"] for row in by_label)}
 
 
 FAMILY = Tagging()
@@ -266,6 +271,26 @@ def entity_scores(
         "eval/recall": recall,
         "eval/f1": lambda weights: _harmonic_mean(precision(weights), recall(weights)),
     }
+
+
+def entity_report(
+    answered: Sequence[Sequence[str]], expected: Sequence[Sequence[str]]
+) -> list[dict[str, Any]]:
+    """A row a type of entity, in alphabetical order: precision, recall, F1 and their number."""
+    said, true = (
+        {(number, entity) for number, tags in enumerate(side) for entity in entities(tags)}
+        for side in (answered, expected)
+    )
+    found, there, right = (
+        Counter(entity.type for _, entity in each) for each in (said, true, said & true)
+    )
+    rows = []
+    for kind in sorted({*found, *there}):
+        precision = right[kind] / found[kind] if found[kind] else 0.0
+        recall = right[kind] / there[kind] if there[kind] else 0.0
+        scores = {"precision": precision, "recall": recall, "f1": _harmonic_mean(precision, recall)}
+        rows.append({"label": kind, **scores, "items": there[kind]})
+    return rows
 
 
 def _harmonic_mean(precision: float, recall: float) -> float:

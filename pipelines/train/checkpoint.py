@@ -50,6 +50,7 @@ from pipelines.store.access import (
     flush,
     flush_folders,
     nearest_existing,
+    scratch_folder,
     store_errors,
     write_to_disk,
 )
@@ -131,7 +132,7 @@ class Checkpoints:
             _verify(Path(place), checkpoint)
             yield Path(place)
             return
-        copy = Path(tempfile.mkdtemp(prefix="bertsmith-checkpoint-"))
+        copy = scratch_folder()
         try:
             with suppress(FileNotFoundError):  # `_verify` names the file that is missing
                 copy_files(
@@ -316,7 +317,7 @@ def _write(state: TrainState, position: Position, *, is_last: bool = False) -> N
     if not state.is_writer:
         save_checkpoint(Path(), model, optimizer, position, is_writer=False)
         return
-    folder = Path(tempfile.mkdtemp(prefix="bertsmith-checkpoint-"))
+    folder = scratch_folder()
     try:
         save_checkpoint(folder / MODEL_FOLDER, model, optimizer, position)
         if is_last and optimizer.config.averaging_decay is not None:

@@ -19,6 +19,7 @@ from bert_core.training.optimization import build_optimizer
 from bert_core.training.optimizer import OptimizationConfig
 from bert_core.training.state import Position
 from pipelines.errors import UserError
+from pipelines.store.access import scratch_folder
 from pipelines.train import checkpoint as saving
 from pipelines.train.checkpoint import (
     Checkpoint,
@@ -139,6 +140,16 @@ def test_it_survives_a_power_cut_before_others_are_removed(tmp_path: Path, monke
     assert [path for path, is_there in flushed if is_there] == [new, "."]
 
 
+def test_what_a_killed_process_left_of_a_checkpoint_is_removed_after_a_day(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    killed, mine = scratch_folder(), scratch_folder()
+    os.utime(killed, (0, 0))
+    (foreign := tmp_path / "of another program").mkdir()
+    os.utime(foreign, (0, 0))
+    another = scratch_folder()
+    assert sorted(tmp_path.iterdir()) == sorted([mine, foreign, another])
+
+
 class Store(FSSpecHandler):
     """Takes nothing until it may, or refuses one write."""
 
@@ -216,7 +227,7 @@ def test_one_that_the_store_refuses_is_told_and_the_next_one_is_stored(
     assert list(scratch.iterdir()) == []
 
 
-def full(*_: object, **__: object) -> None:
+def full(*_: object) -> None:
     raise OSError(errno.ENOSPC, "no space left")
 
 
@@ -265,10 +276,10 @@ def save_from_a_full_disk(rank: int, folder: str) -> tuple[list[str], str]:
     """Of two ranks the writer finds no place for its first checkpoint."""
     state, warnings = state_on(Path(folder))
     state = replace(state, is_writer=rank == 0)
-    whole = tempfile.mkdtemp
-    tempfile.mkdtemp = full
+    whole = saving.scratch_folder
+    saving.scratch_folder = full
     save(state, at(2))
-    tempfile.mkdtemp = whole
+    saving.scratch_folder = whole
     return warnings, save_at_end(state, at(4), is_last=True)
 
 

@@ -93,7 +93,7 @@ def test_whatever_a_signal_raises_ends_the_wait_for_tasks(local_ray):
 @pytest.mark.slow
 def test_a_node_that_answers_too_late_is_asked_nothing_more(local_ray):
     asked = ray.remote(num_cpus=0, max_retries=0)(lambda: time.sleep(600)).remote()
-    with pytest.raises(UserError, match="the node did not answer within 0 s or cannot run"):
+    with pytest.raises(UserError, match="the node did not answer within 0 s"):
         answer_of(asked, "the node", 0.1)
     with pytest.raises((TaskCancelledError, WorkerCrashedError)):
         ray.get(asked, timeout=60)

@@ -140,6 +140,7 @@ def test_scores_of_label_sets_are_scikit_learns() -> None:
         for side in (answers.values, [item["labels"] for item in items.rows])
     )
     figures = MULTI_LABEL.figures(answers, items)
-    theirs = metrics.f1_score(true, said, average="micro")
-    assert figures["eval/micro_f1"] == pytest.approx(theirs, rel=1e-14)
+    for average in ("micro", "macro"):
+        theirs = metrics.f1_score(true, said, average=average)
+        assert figures[f"eval/{average}_f1"] == pytest.approx(theirs, rel=1e-14)
     assert figures["eval/exact_match"] == metrics.accuracy_score(true, said)

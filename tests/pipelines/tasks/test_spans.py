@@ -9,7 +9,7 @@ from pipelines.errors import UserError
 from pipelines.tasks import Answers, Items, Reading, family
 from pipelines.tasks.question_answering import normalized, score_of
 from pipelines.tasks.scoring import figures_of
-from pipelines.tasks.tagging import Entity, entities, entity_scores
+from pipelines.tasks.tagging import Entity, entities, entity_report, entity_scores
 from tests.pipelines.tasks.letters import CONFIG, TOKENS
 
 
@@ -54,6 +54,10 @@ def test_an_entity_is_right_where_both_ends_and_its_type_are() -> None:
         "eval/recall": pytest.approx(1 / 3),
         "eval/f1": pytest.approx(1 / 3),
     }
+    rows = {row["label"]: row for row in entity_report(answered, expected)}
+    assert rows["PER"] == {"label": "PER", "precision": 1, "recall": 1, "f1": 1, "items": 1}
+    assert rows["ORG"] == {"label": "ORG", "precision": 0, "recall": 0, "f1": 0, "items": 1}
+    assert rows["LOC"]["items"] == 1
 
 
 def test_equal_entities_of_two_sentences_count_twice_and_schemes_may_differ() -> None:
