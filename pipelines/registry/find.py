@@ -28,7 +28,7 @@ CODE_TAG: Final = "bertsmith.code_version"
 DIGEST_TAG: Final = "bertsmith.digest"  # of the list of what the package's files hash to
 VERIFIED_TAG: Final = "bertsmith.verified"
 PROOF_TAG: Final = "bertsmith.proof"  # .metric, .logged, .reproduced, .data, .comparison, …
-COMPARISON_TAG: Final = "bertsmith.comparison"  # .decision, .reason, .against
+COMPARISON_TAG: Final = "bertsmith.comparison"  # .decision, .reason
 PROMOTED_TAG: Final = "bertsmith.promoted"  # .<alias>.reason, .<alias>.previous: who had it before
 
 ANY_TASK: Final = "any task"  # in place of a kind: every model but encoders
