@@ -26,11 +26,12 @@ def freeze(model: Model, *, embeddings: bool = False, layers: int = 0) -> tuple[
     `embeddings` are the tables and their normalization (in pretraining the output layer shares the
     token embeddings and is frozen with them), `layers` how many of the lowest layers. Call it
     before the optimizer is built, and undo it with `model.requires_grad_(True)`. Raises ValueError
-    if the encoder has fewer layers.
+    if the encoder has fewer layers, or the model already has an optimizer.
     """
     num_layers = model.config.num_layers
     if not 0 <= layers <= num_layers:
         raise ValueError(f"layers must lie in [0, {num_layers}], got {layers}")
+    _check_no_optimizer(model)
     prefixes = tuple(f"encoder.layers.{index}." for index in range(layers))
     prefixes += ("encoder.embeddings.",) if embeddings else ()
     for name, parameter in model.named_parameters():
@@ -39,15 +40,15 @@ def freeze(model: Model, *, embeddings: bool = False, layers: int = 0) -> tuple[
     return tuple(name for name, p in model.named_parameters() if not p.requires_grad)
 
 
-@torch.no_grad()
 def resize_positions(model: Model, num_positions: int) -> None:
     """Let `model` read sequences of up to `num_positions` tokens; those that fit read as before.
 
     A learned table that grows repeats its rows in order, so that heads that attend a few tokens
     away work at once (Beltagy et al., 2020, section 5). Sinusoidal positions are computed, in any
-    number. Raises ValueError for less than one position.
+    number. Raises ValueError for less than one position, and if the model has an optimizer already.
     """
     check_whole("num_positions", num_positions, 1)
+    _check_no_optimizer(model)
     embeddings = model.encoder.embeddings
     table = embeddings.position  # [S, D]
     if model.config.positions == "sinusoidal":
@@ -68,9 +69,11 @@ def resize_vocabulary(model: Model, num_tokens: int) -> None:
 
     The last tokens are cut off where it has more. Each new token starts as the mean of all, output
     bias included, so that a trained model gives it an average likelihood and predicts the others
-    about as before (Hewitt, 2021). Raises ValueError for less than one token.
+    about as before (Hewitt, 2021). Raises ValueError for less than one token, and if the model has
+    an optimizer already.
     """
     check_whole("num_tokens", num_tokens, 1)
+    _check_no_optimizer(model)
     embeddings = model.encoder.embeddings
     table = embeddings.token  # [V, D]
     num_new = max(0, num_tokens - len(table))
@@ -94,6 +97,14 @@ def _set_config(model: Model, config: EncoderConfig) -> None:
     for module in modules:
         if getattr(module, "config", None) == old:
             module.config = config
+
+
+def _check_no_optimizer(model: Model) -> None:
+    if any(parameter.grad is not None for parameter in model.parameters()):
+        raise ValueError(
+            "the model has gradients, so its optimizer was built already; freeze and resize a new "
+            "model, then build its optimizer"
+        )
 
 
 # Of a normal distribution of deviation 1 that is cut off at two deviations.
