@@ -181,7 +181,7 @@ class WordPieceTokenizer:
 
     def files(self, *, max_tokens: int = 512) -> dict[str, str]:
         """The files that `save` writes, by name; equal tokenizers give equal texts."""
-        # transformers builds a BertTokenizer's rules anew, without NFC; the other class reads all
+        # transformers rebuilds a BertTokenizer's rules without NFC; the other class reads all
         # rules from tokenizer.json.
         by_file = self.normalization.compose
         settings: dict[str, Any] = {
