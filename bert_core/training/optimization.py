@@ -166,9 +166,8 @@ def state_size(model: nn.Module, config: OptimizationConfig) -> int:
     """How many float32 numbers the optimizer of `model` will keep."""
     rule = _rule(config)
     sizes = {name: p.numel() for name, p in model.named_parameters()}
-    has_average = config.averaging_decay is not None
     return sum(
-        (len(rule._moments(group.kind)) + has_average) * sizes[name]
+        len(rule._moments(group.kind)) * sizes[name]
         for group in parameter_groups(model, config, rule._kind)
         for name in group.names
     )

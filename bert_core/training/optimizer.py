@@ -1,14 +1,13 @@
 """What every optimizer does: it holds the arena, updates it by groups, keeps its state.
 
 A rule (`AdamW`, `LAMB`, `Muon`) defines for each kind of parameter which moments it keeps and how
-they update it. Skipping, averaging and saving are the same for all rules.
+they update it. Skipping and saving are the same for all rules.
 """
 
 import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar, Literal, get_args
@@ -27,7 +26,7 @@ _RANGES = {
     "learning_rate": "be positive and finite", "eps": "be positive and finite",
     "max_grad_norm": "be positive and finite", "weight_decay": "be finite and not negative",
     "layer_decay": "lie in (0, 1]", "decay_fraction": "lie in (0, 1]",
-    "muon_momentum": "lie in [0, 1)", "averaging_decay": "lie in [0, 1)",
+    "muon_momentum": "lie in [0, 1)",
 }  # fmt: skip
 
 
@@ -47,7 +46,6 @@ class OptimizationConfig:
             full rate, the embeddings the lowest.
         rate_scales: factors of the rate for parameters whose names match a pattern such as
             "encoder.layers.*"; the first matching pattern counts.
-        averaging_decay: of the running average of the weights; None: none is kept.
         muon_momentum: of Muon's running mean of gradients.
         exchange_dtype: in which gradients are sent between ranks; one rank alone rounds none.
         guard: which steps are skipped, and how many in a row stop training.
@@ -67,7 +65,6 @@ class OptimizationConfig:
     decay_fraction: float = 0.2
     layer_decay: float = 1.0
     rate_scales: Mapping[str, float] = field(default_factory=dict)
-    averaging_decay: float | None = None
     muon_momentum: float = 0.95
     exchange_dtype: Literal["float32", "bf16"] = "float32"
     guard: GuardConfig = field(default_factory=GuardConfig)
@@ -81,7 +78,7 @@ class OptimizationConfig:
             )
         for name, range_of in _RANGES.items():
             value = getattr(self, name)
-            if value is not None or name not in ("averaging_decay", "max_grad_norm"):
+            if value is not None or name != "max_grad_norm":
                 check_number(name, value, range_of)
         for beta in self.betas:
             check_number("betas", beta, "lie in [0, 1)")
@@ -216,9 +213,6 @@ class Optimizer(ABC):
         self.guard = Guard(config.guard, config.max_grad_norm, device)
         names = [name for name, _ in model.named_parameters()]
         self.exchange = GradientExchange(self.arena, names, config.exchange_dtype)
-        self._average: Tensor | None = None
-        if config.averaging_decay is not None:
-            self._average = torch.zeros_like(self.arena.values)
 
     def _new_segments(self) -> Iterator[Segment]:
         spans = self.arena.spans()
@@ -268,26 +262,7 @@ class Optimizer(ABC):
         for segment in self._segments:
             self._update(segment, learning_rate * segment.group.rate_scale, divisor)
         self._num_updates += self._is_skipped == 0
-        if self._average is not None:
-            # The plain mean of the first weights, an exponential one once they are enough.
-            assert self.config.averaging_decay is not None
-            share = self._num_updates.clamp(min=1).float().reciprocal()
-            share = share.clamp(min=1 - self.config.averaging_decay)
-            self._average.lerp_(self.arena.values, share * (1 - self._is_skipped))
         return self._is_skipped == 0
-
-    @contextmanager
-    def averaged(self) -> Iterator[None]:
-        """Inside the block the model has the average of its weights, or its own if none is kept."""
-        if self._average is None or not self.num_updates:
-            yield
-            return
-        own = self.arena.values.clone()
-        self.arena.values.copy_(self._average)
-        try:
-            yield
-        finally:
-            self.arena.values.copy_(own)
 
     @property
     def num_updates(self) -> int:
@@ -295,13 +270,11 @@ class Optimizer(ABC):
         return int(self._num_updates)
 
     def _views(self) -> dict[str, dict[str, Tensor]]:
-        """The moments, and the average if one is kept, by parameter name."""
+        """The moments, by parameter name."""
         views: dict[str, dict[str, Tensor]] = {}
         for segment in self._segments:
             for key, moment in segment.moments.items():
                 views.setdefault(key, {}).update(self.arena.views(moment, segment.begin))
-        if self._average is not None:
-            views["average"] = self.arena.views(self._average)
         return views
 
     def state_dict(self) -> dict[str, Any]:
@@ -319,12 +292,10 @@ class Optimizer(ABC):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state_dict` was taken; raises ValueError for another optimizer's."""
         kept = self._views()
-        ours = _described(self.name, "average" in kept)
-        theirs = _described(state["optimizer"], "average" in state)
-        if ours != theirs:
+        if state["optimizer"] != self.name:
             raise ValueError(
-                f"the state must be that of {ours}, found that of {theirs}; go on with the "
-                "optimizer and the averaging of the run that saved it"
+                f"the state must be that of {self.name}, found that of {state['optimizer']}; go on "
+                "with the optimizer of the run that saved it"
             )
         remedy = "; freeze exactly what the run that saved it had frozen"
         for key, views in kept.items():
@@ -336,7 +307,3 @@ class Optimizer(ABC):
             segment.num_updates.fill_(state["num_updates"])
         self._num_updates.fill_(state["num_updates"])
         self.guard.load(state["guard"])
-
-
-def _described(name: str, is_averaged: bool) -> str:
-    return f"{name} {'with' if is_averaged else 'without'} an average of the weights"

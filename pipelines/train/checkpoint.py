@@ -40,7 +40,6 @@ from bert_core.training.state import (
     Position,
     load_checkpoint,
     save_checkpoint,
-    save_model,
 )
 from bert_core.vocabulary import SAVED_FILES, WordPieceTokenizer
 from pipelines.errors import UserError, first_line
@@ -61,7 +60,6 @@ logger = logging.getLogger(__name__)
 
 # Inside a checkpoint.
 MODEL_FOLDER = "model"  # to resume from
-AVERAGED_FOLDER = "averaged"  # the model to publish, where an average of the weights is kept
 
 # What `publish_model` puts into an artifact.
 MODEL_FILES = (WEIGHTS_FILE, CONFIG_FILE, *SAVED_FILES, HISTORY_FILE)
@@ -274,7 +272,7 @@ def save(state: TrainState, position: Position) -> None:
         )
 
 
-def save_at_end(state: TrainState, position: Position, *, is_last: bool) -> str:
+def save_at_end(state: TrainState, position: Position) -> str:
     """Store the position at which the training run ends; returns the name of its checkpoint.
 
     All ranks call this. Raises, on all of them, UserError if a full or read-only disk refuses it,
@@ -284,7 +282,7 @@ def save_at_end(state: TrainState, position: Position, *, is_last: bool) -> str:
     name = fault = ""
     is_refused = False
     try:
-        _write(state, position, is_last=is_last)
+        _write(state, position)
         name = state.checkpoints.wait()
     except store_errors() as error:
         step = max((each.step for each in state.checkpoints.stored()), default=0)
@@ -308,11 +306,8 @@ def _finish_previous(state: TrainState) -> None:
         state.telemetry.warn(f"a checkpoint could not be stored ({first_line(error)})")
 
 
-def _write(state: TrainState, position: Position, *, is_last: bool = False) -> None:
-    """Write a checkpoint into a temporary folder, and start to store it; OSError if that is full.
-
-    With the last one goes the average of the weights, which is published.
-    """
+def _write(state: TrainState, position: Position) -> None:
+    """Write a checkpoint into a temporary folder, and start to store it; OSError for a full one."""
     model, optimizer = state.model, state.optimizer
     if not state.is_writer:
         save_checkpoint(Path(), model, optimizer, position, is_writer=False)
@@ -320,9 +315,6 @@ def _write(state: TrainState, position: Position, *, is_last: bool = False) -> N
     folder = scratch_folder()
     try:
         save_checkpoint(folder / MODEL_FOLDER, model, optimizer, position)
-        if is_last and optimizer.config.averaging_decay is not None:
-            with optimizer.averaged():
-                save_model(folder / AVERAGED_FOLDER, model)
         if state.best is not None:
             state.best.save(folder, model)
         state.telemetry.save(folder)
@@ -392,10 +384,10 @@ def publish_model(
 ) -> None:
     """Put the model, its tokenizer and its training curve into the artifact.
 
-    The model is the best one, or the average of the weights, where the last checkpoint holds one.
+    The model is the best one where the last checkpoint holds one, else the last one.
     """
-    choices = (BEST_FOLDER, AVERAGED_FOLDER, MODEL_FOLDER)
-    folder = next(checkpoint / name for name in choices if (checkpoint / name).is_dir())
+    best = checkpoint / BEST_FOLDER
+    folder = best if best.is_dir() else checkpoint / MODEL_FOLDER
     for name in (WEIGHTS_FILE, CONFIG_FILE, CODE_FILE):
         if (folder / name).is_file():
             with draft.file(name) as target:

@@ -98,13 +98,6 @@ class TrainingSettings(Settings):
         le=10**6,
         description="After this many skipped steps in a row, training ends with a diagnosis.",
     )
-    averaging_decay: float | None = Field(
-        default=None,
-        ge=0,
-        lt=1,
-        description="Keep an average of the weights with this decay a step, such as 0.999, and "
-        "evaluate and publish that; empty: the last weights.",
-    )
     exchange_dtype: Literal["float32", "bf16"] = Field(
         default="float32",
         description="Number format in which gradients travel between workers; bf16 halves the "

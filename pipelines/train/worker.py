@@ -177,12 +177,11 @@ def train_on_rank(config: dict[str, Assignment]) -> dict[str, Any]:
                 started=started,
             )
             position, is_last = loop.train_from(position)
-            result: dict[str, Any] = {"checkpoint": save_at_end(state, position, is_last=is_last)}
+            result: dict[str, Any] = {"checkpoint": save_at_end(state, position)}
             if is_last:
-                with optimizer.averaged():
-                    if state.best is not None:
-                        state.best.put_into(model)
-                    result["final"] = training.final_evaluation(model.cpu())
+                if state.best is not None:
+                    state.best.put_into(model)
+                result["final"] = training.final_evaluation(model.cpu())
                 result["computed_on"] = computing_machine()
     return {**telemetry.summary(), **result}
 
@@ -205,7 +204,6 @@ def optimization(training: Training) -> OptimizationConfig:
         muon_momentum=settings.muon_momentum,
         layer_decay=training.layer_decay,
         rate_scales=training.rate_scales,
-        averaging_decay=settings.averaging_decay,
         exchange_dtype=settings.exchange_dtype,
         guard=GuardConfig(
             spike_factor=settings.spike_factor, max_skipped_in_a_row=settings.max_skipped_steps
@@ -301,10 +299,9 @@ class TrainingLoop:
 
     def _evaluate(self, step: int) -> None:
         state, telemetry = self.state, self.state.telemetry
-        with state.optimizer.averaged():
-            telemetry.log(step, self.training.evaluate(state.model))
-            if state.best is not None:
-                state.best.consider(state.model, telemetry.history)
+        telemetry.log(step, self.training.evaluate(state.model))
+        if state.best is not None:
+            state.best.consider(state.model, telemetry.history)
 
     def _figures(self, report: StepReport) -> dict[str, float]:
         losses = {f"train/{name}_loss": float(value) for name, value in report.losses.items()}

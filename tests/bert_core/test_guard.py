@@ -131,7 +131,7 @@ def run(model, optimizer, poisoned, first, last, **more):
 
 def new_guarded_run(name="adamw"):
     """Its guard knows a median already."""
-    model, optimizer = new_run(name, guard=GUARD, averaging_decay=0.9)
+    model, optimizer = new_run(name, guard=GUARD)
     for _ in range(WINDOW):
         optimizer.guard.should_skip(0, FINE, torch.tensor(5.0))
     return model, optimizer

@@ -82,7 +82,6 @@ NAN, INFINITE = float("nan"), float("inf")
         ({"optimizer": "sgd"}, "optimizer must be adamw, lamb or muon, got 'sgd'"),
         ({"layer_decay": NAN}, r"layer_decay must lie in \(0, 1\], got nan"),
         ({"rate_scales": {"a": INFINITE}}, "rate_scales must be positive and finite, got inf"),
-        ({"averaging_decay": 1.0}, r"averaging_decay must lie in \[0, 1\), got 1.0"),
         ({"muon_momentum": None}, "muon_momentum must be a number, got None"),
         ({"exchange_dtype": "fp8"}, "exchange_dtype must be float32 or bf16, got 'fp8'"),
     ],

@@ -208,7 +208,7 @@ def test_one_that_is_due_too_soon_is_left_out_and_the_last_one_waits(
         "the checkpoint of step 4 is left out: the previous one is still being copied to the store"
     ]
     threading.Timer(0.2, store.may.set).start()
-    assert save_at_end(state, at(6), is_last=True).startswith("checkpoint_000000006-")
+    assert save_at_end(state, at(6)).startswith("checkpoint_000000006-")
     assert [each.step for each in state.checkpoints.stored()] == [6, 2]
     assert list(scratch.iterdir()) == []
 
@@ -222,7 +222,7 @@ def test_one_that_the_store_refuses_is_told_and_the_next_one_is_stored(
     save(state, at(2))
     save(state, at(4))
     assert warnings == ["a checkpoint could not be stored ([Errno 5] the store does not take it)"]
-    save_at_end(state, at(5), is_last=False)
+    save_at_end(state, at(5))
     assert [each.step for each in state.checkpoints.stored()] == [5, 4]
     assert list(scratch.iterdir()) == []
 
@@ -261,7 +261,7 @@ def test_a_last_one_that_is_not_stored_ends_the_run_in_a_sentence(
     save(state, at(2))
     monkeypatch.setattr(state.telemetry, "save", fault)
     with pytest.raises((UserError, OSError)) as error:
-        save_at_end(state, at(6), is_last=True)
+        save_at_end(state, at(6))
     assert type(error.value) is raised
     reason = "[Errno 28] no space left" if fault is full else "an answer broke off"
     assert str(error.value) == (
@@ -280,7 +280,7 @@ def save_from_a_full_disk(rank: int, folder: str) -> tuple[list[str], str]:
     saving.scratch_folder = full
     save(state, at(2))
     saving.scratch_folder = whole
-    return warnings, save_at_end(state, at(4), is_last=True)
+    return warnings, save_at_end(state, at(4))
 
 
 def test_no_rank_waits_for_a_writer_whose_disk_is_full(tmp_path: Path) -> None:

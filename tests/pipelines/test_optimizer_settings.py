@@ -18,15 +18,14 @@ def config_of(settings: TrainingSettings, **more: Any):
 
 def test_every_setting_reaches_the_optimizer():
     settings = FinetuningSettings(
-        learning_rate=2e-4, optimizer="muon", averaging_decay=0.99, exchange_dtype="bf16",
-        layer_decay=0.8,
+        learning_rate=2e-4, optimizer="muon", exchange_dtype="bf16", layer_decay=0.8,
         schedule="warmup_stable_decay", decay_fraction=0.5, betas=(0.8, 0.98), muon_momentum=0.9,
         embeddings_rate=20.0,
     )  # fmt: skip
     found = config_of(settings, layer_decay=settings.layer_decay, rate_scales=settings.rate_scales)
     assert found == OptimizationConfig(
         num_steps=100, learning_rate=settings.learning_rate, warmup_steps=10, optimizer="muon",
-        averaging_decay=0.99, exchange_dtype="bf16", layer_decay=0.8,
+        exchange_dtype="bf16", layer_decay=0.8,
         schedule="warmup_stable_decay", decay_fraction=0.5, betas=(0.8, 0.98), muon_momentum=0.9,
         rate_scales={"*embeddings.*": 20.0},
     )  # fmt: skip

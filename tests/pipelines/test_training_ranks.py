@@ -11,13 +11,10 @@ import torch
 
 from bert_core.config import encoder_config
 from bert_core.model.catalogue import PretrainingModel
-from bert_core.training.state import TRAINING_STATE_FILE, load_model
 from pipelines.errors import UserError
-from pipelines.stages.examples.batches import ExampleReader
-from pipelines.stages.pretraining.figures import HeldoutExamples, pretraining_figures
+from pipelines.stages.pretraining.figures import HeldoutExamples
 from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.store import Artifact
-from pipelines.train.checkpoint import AVERAGED_FOLDER, MODEL_FOLDER
 from pipelines.train.settings import TrainingSettings
 from tests.pipelines.small_trainings import SmallJob, SmallTraining, train_small
 
@@ -87,34 +84,6 @@ def test_a_rank_without_a_batch_to_evaluate_waits_for_nobody_and_figures_are_tho
     finally:
         torch.set_num_threads(num_threads)
     assert told["final"] == alone  # to the bit
-
-
-def test_an_average_of_the_weights_is_saved_and_published(
-    small_examples: Artifact, local_ray: None, tmp_path: Path
-) -> None:
-    def read(checkpoint: Path) -> tuple[Any, ...]:
-        state = torch.load(checkpoint / MODEL_FOLDER / TRAINING_STATE_FILE, weights_only=True)
-        return (
-            load_model(checkpoint / AVERAGED_FOLDER),
-            load_model(checkpoint / MODEL_FOLDER),
-            state,
-        )
-
-    averaging = settings(optimizer="muon", averaging_decay=0.5)
-    job = SmallJob(examples=small_examples, settings=averaging)
-    told, (published, last, state) = train_small(job, tmp_path, ranks=2, read=read)
-    assert (state["optimizer"], state["num_updates"]) == ("muon", NUM_STEPS)
-    for name, average in state["average"].items():
-        assert torch.equal(published.state_dict()[name], average)
-        assert not torch.equal(last.state_dict()[name], average), name
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        heldout = ExampleReader(small_examples, "heldout")
-        figures = pretraining_figures(published, heldout, 64, 0, 1)
-    finally:
-        torch.set_num_threads(num_threads)
-    assert told["history"][-1]["eval/mlm_loss"] == figures["eval/mlm_loss"]  # to the bit
 
 
 def test_a_cluster_that_stays_busy_is_named(
