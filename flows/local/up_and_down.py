@@ -121,7 +121,17 @@ def _terminate(processes: Sequence[psutil.Process], seconds: float) -> None:
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.terminate()
-    psutil.wait_procs(processes, timeout=seconds)
+    # One that ended stays a zombie until its parent asks for it, which psutil would wait for.
+    deadline = time.monotonic() + seconds
+    while any(map(_is_alive, processes)) and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _start_all(home: Path, prefect_port: int, mlflow_port: int) -> HomeServers:

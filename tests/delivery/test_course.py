@@ -11,7 +11,10 @@ import bert_core as bc
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "course").glob("[0-9]*.md"))
 CELL = re.compile(r"^```\{code-cell\} ipython3\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-LONG = {"11-pretraining", "19-champion"}  # more than fifteen seconds
+LONG = {  # more than about five seconds
+    "04-embeddings", "10-next-sentences", "11-pretraining", "12-one-vector", "13-tickets",
+    "15-names", "17-freeze-rates-seeds", "19-champion",
+}  # fmt: skip
 OPTIONS = re.compile(r"\A(?::.*\n)+\n")
 
 

@@ -12,6 +12,8 @@ from docs._extension.settings import sections
 from pipelines.settings import VARIABLES
 from tests.delivery.pages import DOCS
 
+pytestmark = pytest.mark.slow
+
 _LINK = re.compile(r'<a class="[^"]*internal[^"]*" href="([^"#]+\.html)')
 
 

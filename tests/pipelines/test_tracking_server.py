@@ -108,6 +108,7 @@ def test_its_own_page_and_clients_read_and_write(
     assert [model.name for model in client.search_registered_models()] == ["mine"]
 
 
+@pytest.mark.slow
 def test_a_team_s_server_keeps_runs_in_its_database_and_files_behind_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,6 +65,7 @@ def test_auto_is_the_grid_of_the_paper_around_the_recipe() -> None:
     assert len(of_small_encoder.points()) == 9
 
 
+@pytest.mark.slow
 def test_values_are_searched_seeds_repeated_and_the_best_is_published(
     encoder: Artifact, dataset: Artifact, tmp_path: Path
 ) -> None:

@@ -184,6 +184,7 @@ def test_pairs_and_texts_are_not_answered_together(tmp_path: Path) -> None:
         _columns_asked(question, BatchSettings(), paths)
 
 
+@pytest.mark.slow
 def test_files_and_answers_may_lie_in_an_object_store(
     models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
