@@ -64,7 +64,7 @@ echo "== every role's command is there"
 inside prefect version
 inside ray --version
 inside mlflow --version
-inside python -m flows.local.first_start /credentials
+inside first-start /credentials
 echo "== a run, from raw text to registered models"
 inside sh -c 'cat > small.yaml' << 'RECIPE'
 corpus:

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from flows.local.first_start import make_credentials
 from tests.delivery.composition import COMPOSE, read
-from tests.delivery.declared import DEPLOYING
+from tests.delivery.declared import DEPLOYING, make_credentials
 from tests.delivery.overlays import OVERLAYS, Manifest, rendered
 
 

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points
@@ -18,6 +19,14 @@ DEPLOYING = ROOT / "docs" / "deploying.md"
 ENTRYPOINT = "/usr/local/bin/entrypoint"
 
 
+def make_credentials(folder: Path) -> bool:
+    """Run the first start on `folder`; returns whether it made passwords."""
+    done = subprocess.run(
+        [INFRA / "first-start.sh", folder], capture_output=True, text=True, check=True
+    )
+    return done.stdout == "passwords made\n"
+
+
 def is_command(words: Sequence[str]) -> bool:
     """Whether the image can run `words`: a program, what it is asked for, and its options.
 
@@ -28,6 +37,8 @@ def is_command(words: Sequence[str]) -> bool:
         return rest[0] == "-c" or (rest[0] == "-m" and _is_module(rest[1], rest[2:]))
     if program == "sh":
         return rest[0] in ("-c", "-euc") and all(map(is_command, _in_script(rest[1])))
+    if (INFRA / f"{program}.sh").is_file():  # the Dockerfile copies it
+        return True
     if program == "mlflow":
         return _is_mlflow(rest)
     if program == "bertsmith":

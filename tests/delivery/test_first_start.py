@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from flows.local.first_start import make_credentials
 from tests.delivery.composition import COMPOSE, written
-from tests.delivery.declared import DEPLOYING, INFRA, ROOT
+from tests.delivery.declared import DEPLOYING, INFRA, ROOT, make_credentials
 
 
 def test_each_reader_of_a_password_finds_it(composition: dict[str, Any], passwords: Path) -> None:
@@ -61,7 +60,7 @@ def test_a_folder_of_passwords_that_is_made_here_lets_nobody_else_in(tmp_path: P
     assert made.stat().st_mode & 0o777 == 0o700
     assert volumes.stat().st_mode & 0o777 == 0o755
     typed = DEPLOYING.read_text(encoding="utf-8").splitlines()
-    (begin,) = (n for n, line in enumerate(typed) if "first_start credentials" in line)
+    (begin,) = (n for n, line in enumerate(typed) if "first-start.sh credentials" in line)
     assert "/credentials/" in (ROOT / ".gitignore").read_text().splitlines()
     assert any(line.startswith("rm -rf credentials") for line in typed[begin:])
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import yaml
 
-from flows.local.first_start import make_credentials
-from tests.delivery.declared import ENTRYPOINT, INFRA, ROOT, is_command
+from tests.delivery.declared import ENTRYPOINT, INFRA, ROOT, is_command, make_credentials
 
 DOCKERFILE = (INFRA / "Dockerfile").read_text(encoding="utf-8")
 LAST_STAGE = DOCKERFILE[DOCKERFILE.rindex("\nFROM ") :]
