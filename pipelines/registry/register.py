@@ -160,11 +160,12 @@ def _description(submission: Submission) -> str:
 def _run_of(submission: Submission, metrics: Mapping[str, float], tracker: Tracker) -> str:
     """The run of the model's training; a new one where this tracker has none, as of an import."""
     artifact, fingerprint = submission.artifact, submission.artifact.fingerprint
-    run_id = tracker.find_run(fingerprint)
-    if run_id is None:
-        kind = "import" if artifact.kind == IMPORTED else submission.kind
-        run_id = tracker.create_run(f"{kind}-{fingerprint[:8]}", fingerprint, {}, {})
-        tracker.finish(run_id, metrics, computed_on=artifact.statistics.get("computed_on"))
+    run = tracker.find_run(fingerprint)
+    if run is not None:
+        return run.info.run_id
+    kind = "import" if artifact.kind == IMPORTED else submission.kind
+    run_id = tracker.create_run(f"{kind}-{fingerprint[:8]}", fingerprint, {}, {})
+    tracker.finish(run_id, metrics, computed_on=artifact.statistics.get("computed_on"))
     return run_id
 
 

@@ -9,10 +9,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import mlflow
-import requests
 from filelock import FileLock
 from mlflow import MlflowClient
-from mlflow.entities import Metric, Param, RunTag
+from mlflow.entities import Metric, Param, Run, RunTag
 from mlflow.exceptions import InvalidUrlException, MlflowException
 from requests import HTTPError
 from sqlalchemy.exc import SQLAlchemyError
@@ -28,7 +27,6 @@ COMPUTED_ON_TAG = "bertsmith.computed_on"  # .processor, … of the process that
 _TRAINING_VIEW = "custom_model_development"  # MLflow's page shows runs and curves first
 
 _PARAMS_AT_ONCE, _MOST_CHARACTERS = 100, 6_000  # that MLflow takes, of a batch and of a value
-_ANSWER_SECONDS = 5.0
 _one_at_a_time = threading.Lock()
 _WILL_FAIL_AGAIN = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 _TRANSIENT_CODES = (  # of MLflow, which says INTERNAL_ERROR of refused connections and any 5xx
@@ -117,17 +115,6 @@ class Tracker:
         make_default(self.uri)
         return MlflowClient(tracking_uri=self.uri, registry_uri=self.uri)
 
-    def answers(self) -> bool:
-        """Whether the server answers within seconds; MLflow's own client waits for forty."""
-        if not self.uri.startswith("http"):
-            return True
-        try:
-            requests.get(f"{self.uri.rstrip('/')}/health", timeout=_ANSWER_SECONDS)
-        except requests.RequestException as error:
-            logger.warning("the tracker %s does not answer: %s", self.shown_uri, first_line(error))
-            return False
-        return True
-
     def experiment_id(self) -> str:
         """The experiment's id; it is created where it is missing. UserError without an answer."""
         with self.answering(), _taking_turns(self.uri):
@@ -155,55 +142,39 @@ class Tracker:
             client.log_batch(run.info.run_id, params=_params(params))
             return run.info.run_id
 
-    def find_run(self, fingerprint: str) -> str | None:
-        """The id of the run that records the artifact `fingerprint`: the newest that finished.
-
-        Where none did it is the newest, and where there is no run None.
-        """
-        recording = f"tags.`{FINGERPRINT_TAG}` = '{fingerprint}'"
+    def find_run(self, fingerprint: str) -> Run | None:
+        """The newest run that records the artifact `fingerprint`; UserError without an answer."""
         experiment_id = self.experiment_id()
         with self.answering():
-            for condition in (f"{recording} AND attributes.status = 'FINISHED'", recording):
-                runs = self.client().search_runs([experiment_id], condition, max_results=1)
-                if runs:
-                    return runs[0].info.run_id
-        return None
+            query = f"tags.`{FINGERPRINT_TAG}` = '{fingerprint}'"
+            runs = self.client().search_runs([experiment_id], query, max_results=1)
+        return runs[0] if runs else None
 
     def finish(
         self,
         run_id: str,
         metrics: Mapping[str, float],
         computed_on: Mapping[str, str] | None = None,
-    ) -> bool:
-        """Record the final figures and end the run; False, and no error, where the tracker is away.
+    ) -> None:
+        """Record the final figures and end the run; a tracker that is away leaves it open.
 
         `computed_on` is the machine that computed them, where it is known: a registered model
         has to repeat them exactly on such a one.
         """
-        if not self.answers():
-            return False
         now = now_ms()
         points = [Metric(final(key), value, now, 0) for key, value in metrics.items()]
         machine = computed_on or {}
         tags = [RunTag(f"{COMPUTED_ON_TAG}.{key}", value) for key, value in machine.items()]
-        try:
+        with leaving_open(run_id):
             client = self.client()
             client.log_batch(run_id, points, tags=tags)
             client.set_terminated(run_id, "FINISHED", end_time=now)
-        except tracker_errors() as error:
-            logger.warning("the run %s stays open, the tracker does not answer: %s", run_id, error)
-            return False
-        return True
 
     def abandon(self, run_id: str, error: BaseException) -> None:
         """End the run of work that `error` ended: KILLED where someone stopped it, else FAILED."""
         status = "FAILED" if isinstance(error, Exception) else "KILLED"
-        if not self.answers():
-            return
-        try:
+        with leaving_open(run_id):
             self.client().set_terminated(run_id, status)
-        except tracker_errors() as away:
-            logger.warning("the run %s stays open, the tracker does not answer: %s", run_id, away)
 
     def set_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
         """Add tags to a run."""
@@ -231,6 +202,15 @@ class Tracker:
                 f"the MLflow tracker at {self.shown_uri} failed: {first_line(error)}; check its "
                 "address and password, start it (`bertsmith up`) or choose another tracking_uri"
             ) from error
+
+
+@contextmanager
+def leaving_open(run: str) -> Iterator[None]:
+    """A block in which a tracker that is away costs a warning: `run` stays open."""
+    try:
+        yield
+    except (UserError, *tracker_errors()) as error:
+        logger.warning("the run %s stays open: %s", run, first_line(error))
 
 
 def _params(values: Mapping[str, object]) -> list[Param]:

@@ -24,10 +24,10 @@ from torch import Tensor
 from bert_core.model.catalogue import TrainableModel
 from bert_core.training.guard import SkippedStep
 from bert_core.training.state import read_weights, save_model
-from pipelines.errors import UserError, first_line
+from pipelines.errors import first_line
 from pipelines.stage import Progress, StageContext
 from pipelines.store import Artifact, Draft
-from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker, now_ms, tracker_errors
+from pipelines.tracking.tracker import leaving_open, now_ms
 
 from mlflow import MlflowClient  # isort: skip  (after pipelines.tracking: its time limits)
 from mlflow.entities import Metric  # isort: skip
@@ -219,7 +219,7 @@ def open_run(
     if tracker is None:
         yield None
         return
-    run = _newest_run(tracker, draft.fingerprint)
+    run = tracker.find_run(draft.fingerprint)
     if run is None or run.info.status == "FINISHED":  # its artifact was removed
         run_id = tracker.create_run(
             f"{stage}-{draft.fingerprint[:8]}",
@@ -239,15 +239,6 @@ def open_run(
         raise
 
 
-def _newest_run(tracker: Tracker, fingerprint: str) -> Any:
-    """MLflow's newest run of the artifact; UserError where the tracker does not answer."""
-    experiment_id = tracker.experiment_id()
-    with tracker.answering():
-        query = f"tags.`{FINGERPRINT_TAG}` = '{fingerprint}'"
-        runs = tracker.client().search_runs([experiment_id], query, max_results=1)
-    return runs[0] if runs else None
-
-
 def finish_run(artifact: Artifact, context: StageContext) -> None:
     """End the run of a published model: with its final figures, and what it lacks of the curve.
 
@@ -255,11 +246,10 @@ def finish_run(artifact: Artifact, context: StageContext) -> None:
     run that asks for the artifact ends it.
     """
     tracker = context.tracker
-    if tracker is None or not tracker.answers():
+    if tracker is None:
         return
-    errors: tuple[type[Exception], ...] = (UserError, *tracker_errors())
-    try:
-        run = _newest_run(tracker, artifact.fingerprint)
+    with leaving_open(f"of {artifact.fingerprint}"):
+        run = tracker.find_run(artifact.fingerprint)
         if run is None or run.info.status == "FINISHED":
             return
         client, run_id = tracker.client(), run.info.run_id
@@ -278,8 +268,6 @@ def finish_run(artifact: Artifact, context: StageContext) -> None:
             numbers(artifact.statistics),
             computed_on=artifact.statistics.get("computed_on"),
         )
-    except errors as error:
-        logger.warning("the run of %s stays open: %s", artifact.fingerprint, error)
 
 
 def numbers(statistics: Mapping[str, Any]) -> dict[str, float]:

@@ -17,8 +17,9 @@ def test_the_curve_ends_where_the_training_ended(models: Models) -> None:
     artifact = models.trained(1)
     models.register(artifact)
     client = models.tracker.client()
-    run_id = models.tracker.find_run(artifact.fingerprint)
-    assert run_id is not None
+    run = models.tracker.find_run(artifact.fingerprint)
+    assert run is not None
+    run_id = run.info.run_id
     steps = [point.step for point in client.get_metric_history(run_id, "eval/mlm_loss")]
     assert steps == [10, 30]
     finals = client.get_metric_history(run_id, "final/eval/mlm_loss")
