@@ -3,15 +3,12 @@
 from typing import cast
 
 from prefect import flow
-from prefect.artifacts import create_markdown_artifact
 from pydantic import Field
 
 from flows.progress import ProgressReporter
-from flows.report import costing_the_page_alone
 from flows.run import network_task
 from flows.stopping import cancel_if_stopped, flow_in_progress
-from pipelines.errors import redacted
-from pipelines.predict.batch_prediction import KIND, BatchSettings, build_predictions, place_of
+from pipelines.predict.batch_prediction import BatchSettings, build_predictions
 from pipelines.settings import RuntimeSettings
 from pipelines.stage import (
     check_nodes,
@@ -49,14 +46,4 @@ def predict(recipe: BatchPredictionRecipe = _DEFAULT) -> Artifact:
         task = network_task(build_predictions).with_options(
             task_run_name=f"answers of {recipe.model}"
         )
-        predictions = cast(Artifact, task(settings, open_tracker(recipe.runtime), context))
-        statistics = predictions.statistics
-        place = redacted(place_of(predictions, recipe.out))
-        with costing_the_page_alone(progress.note):
-            create_markdown_artifact(
-                f"**{statistics['rows']:,}** rows of {statistics['files']:,} files, answered by "
-                f"`models:/{statistics['model']}`, in `{place}`.",
-                key=KIND,
-                description=f"Answers of models:/{statistics['model']}",
-            )
-    return predictions
+        return cast(Artifact, task(settings, open_tracker(recipe.runtime), context))

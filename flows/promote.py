@@ -3,10 +3,7 @@
 from typing import cast
 
 from prefect import flow
-from prefect.artifacts import create_markdown_artifact
-from prefect.logging import get_run_logger
 
-from flows.report import costing_the_page_alone
 from flows.run import Run, network_task
 from flows.stopping import flow_in_progress
 from pipelines.recipes.recipe import PromotionRecipe
@@ -37,16 +34,7 @@ def promote(recipe: PromotionRecipe = _PROMOTION) -> Promotion:
         decision = _decide_promotion(
             tracker, recipe.name, recipe.source, recipe.alias, recipe.reason
         )
-        promotion = cast(Promotion, _move_alias(tracker, decision))
-    before = f", before it was {promotion.previous_version}" if promotion.previous_version else ""
-    with costing_the_page_alone(get_run_logger().warning):
-        create_markdown_artifact(
-            f"`{promotion.alias}` of **{promotion.name}** is now version {promotion.version}"
-            f"{before}: {promotion.reason}.",
-            key="promotion",
-            description=f"{promotion.name}@{promotion.alias} is version {promotion.version}",
-        )
-    return promotion
+        return cast(Promotion, _move_alias(tracker, decision))
 
 
 def compare_and_promote(run: Run, model: RegisteredModel, evaluation: Evaluation | None) -> None:

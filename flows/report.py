@@ -6,8 +6,8 @@ name the parent in a tag. If the tracker fails, only the record is lost.
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,95 +75,63 @@ class RunReport:
         return next((record.artifact for record in self.records if record.name == stage), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A held-out figure and its baselines."""
-
-    name: str
-    value: float
-    baselines: dict[str, float]  # by name
-    is_share: bool = True  # between 0 and 1
-    over_seeds: str = ""  # mean and deviation, if it is the best of several
-
-    def shown(self) -> str:
-        """`81.2%`, and mean and deviation over seeds if there are several."""
-        seeds = f" ({self.over_seeds})" if self.over_seeds else ""
-        return f"{self._number(self.value)}{seeds}"
-
-    def baselines_shown(self) -> str:
-        """`majority class 12.0%, TF-IDF 61.3%`."""
-        return ", ".join(f"{name} {self._number(value)}" for name, value in self.baselines.items())
-
-    def _number(self, value: float) -> str:
-        return f"{value:.1%}" if self.is_share else f"{value:,.4g}"
+def figure_rows(report: RunReport) -> list[tuple[str, str, str]]:
+    """The held-out figures of the encoder and of the task's model: name, value, baselines."""
+    encoder, model = report.artifact("pretraining"), report.artifact(FINETUNING.title)
+    rows = [] if encoder is None else _of_encoder(encoder.statistics)
+    if model is not None:
+        compared = report.artifact("evaluation") or model
+        rows += _of_task(model.statistics, compared.statistics, report.artifact(RANDOM_TWIN))
+    return rows
 
 
-def figures_of(report: RunReport) -> list[Figure]:
-    """The held-out figures of the encoder and of the task's model, with their baselines."""
-    figures = []
-    encoder = report.artifact("pretraining")
-    if encoder is not None:
-        figures.extend(_of_encoder(encoder.statistics))
-    finetuned = report.artifact(FINETUNING.title)
-    if finetuned is not None:
-        compared = report.artifact("evaluation") or finetuned
-        figures.extend(_of_task(finetuned, compared, report.artifact(RANDOM_TWIN)))
-    return figures
-
-
-def _of_encoder(statistics: Mapping[str, Any]) -> list[Figure]:
+def _of_encoder(statistics: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     is_causal = "eval/clm_accuracy" in statistics
     objective, tokens = ("clm", "next tokens") if is_causal else ("mlm", "masked tokens")
-    named = (
+    rows = []
+    for title, metric, guess in (
         (f"{tokens}, held-out", f"{objective}_accuracy", "most frequent token"),
         ("of these, content words", f"{objective}_accuracy/content", "most frequent of them"),
         ("perplexity of these", f"{objective}_perplexity", "token frequencies"),
         ("next sentence, held-out", "nsp_accuracy", "majority class"),
-    )
-    figures = []
-    for name, metric, guess in named:
-        if f"eval/{metric}" not in statistics:
+    ):
+        style = ",.4g" if metric.endswith("perplexity") else ".1%"
+        if f"eval/{metric}" in statistics:
+            value, baseline = statistics[f"eval/{metric}"], statistics.get(f"baseline/{metric}")
+            beside_it = "" if baseline is None else f"{guess} {baseline:{style}}"
+            rows.append((title, f"{value:{style}}", beside_it))
+    return rows
+
+
+def _of_task(
+    statistics: Mapping[str, Any], compared: Mapping[str, Any], from_random: Artifact | None
+) -> list[tuple[str, str, str]]:
+    """The main score comes first; `compared` holds the baselines."""
+    score, rows = statistics["score"], []
+    names = [name for name in statistics if name.startswith("eval/")]
+    for name in sorted(names, key=lambda name: name != score):
+        if name != score and name.endswith("error"):  # no share
             continue
-        baseline = statistics.get(f"baseline/{metric}")
-        baselines = {} if baseline is None else {guess: baseline}
-        is_share = not metric.endswith("perplexity")
-        figures.append(Figure(name, statistics[f"eval/{metric}"], baselines, is_share))
-    return figures
-
-
-def _of_task(finetuned: Artifact, compared: Artifact, from_random: Artifact | None) -> list[Figure]:
-    """The held-out figures of a task's model, its main score first; `compared`: baselines."""
-    statistics, score = finetuned.statistics, finetuned.statistics["score"]
-    others = [
-        name
-        for name in statistics
-        if name.startswith("eval/")
-        and name != score
-        and not name.endswith("error")  # which are no shares
-    ]
-    figures = []
-    for name in (score, *others):
         metric = name.removeprefix("eval/")
-        baselines = beside(compared.statistics, metric)
+        baselines = beside(compared, metric)
         if from_random is not None:
             # Of several the mean is compared with the mean.
             random = from_random.statistics
             baselines["same budget from random weights"] = random.get(f"mean/{name}", random[name])
-        seeds = ""
+        shown = f"{statistics[name]:.1%}"
         if (deviation := statistics.get(f"deviation/{name}")) is not None:
             mean, count = statistics[f"mean/{name}"], statistics["num_seeds"]
-            seeds = f"{count} seeds: {mean:.1%} ± {deviation:.1%}"
+            shown = f"{shown} ({count} seeds: {mean:.1%} ± {deviation:.1%})"
         title = f"{metric.replace('_', ' ')}, held-out"
-        figures.append(Figure(title, statistics[name], baselines, over_seeds=seeds))
-    return figures
+        rows.append((title, shown, ", ".join(f"{key} {baselines[key]:.1%}" for key in baselines)))
+    return rows
 
 
-def markdown(report: RunReport, mlflow_page: str = "") -> str:
-    """The report: stages, figures, examples, models, notes; `mlflow_page` is that of the run."""
-    figures = [(each.name, each.shown(), each.baselines_shown()) for each in figures_of(report)]
+def markdown(report: RunReport) -> str:
+    """The report: stages, figures, examples, models, notes."""
     sections = {
         "Stages": _stages(report),
-        "Held-out results": _table(("figure", "reached", "baselines"), figures),
+        "Held-out results": _table(("figure", "reached", "baselines"), figure_rows(report)),
         "Masked words in unseen sentences": _filled_masks(report),
         "Models": _models(report),
         "Notes": [f"- {note}" for note in report.notes],
@@ -172,8 +140,6 @@ def markdown(report: RunReport, mlflow_page: str = "") -> str:
     if report.failure:
         parts.append(f"**The run {report.failure}**")
     parts += [f"## {name}\n\n" + "\n".join(lines) for name, lines in sections.items() if lines]
-    if mlflow_page:
-        parts.append(f"The run in MLflow: <{mlflow_page}>")
     return "\n\n".join(parts)
 
 
@@ -267,20 +233,6 @@ class ParentRun:
         with suppress(UserError), self.tracker.answering():
             self.tracker.set_tags(self.run_id, {tag: artifact.fingerprint})
 
-    def page(self) -> str:
-        """Where the tracker shows it; empty if it has no pages, or does not answer."""
-        if not self.run_id or not self.tracker.uri.startswith("http"):
-            return ""
-        try:
-            experiment = self.tracker.experiment_id()
-        except UserError:
-            return ""
-        # Without the view a fresh browser opens the one for language-model applications.
-        return (
-            f"{self.tracker.shown_uri.rstrip('/')}/#/experiments/{experiment}/runs/{self.run_id}"
-            "?workflowType=machine_learning"
-        )
-
     def end(self, error: BaseException | None) -> None:
         """End it: FAILED or KILLED by `error`, else FINISHED."""
         if self.run_id and error is not None:
@@ -305,16 +257,6 @@ def open_parent_run(tracker: Tracker, name: str, recipe: Recipe, page: str) -> P
     return ParentRun(tracker, run_id)
 
 
-@contextmanager
-def costing_the_page_alone(note: Callable[[str], None]) -> Iterator[None]:
-    """Give `note` a sentence if the page cannot be written: by then the work itself is done."""
-    try:
-        yield
-    # Prefect, its HTTP client and what draws the pictures have no kind of error in common.
-    except Exception as error:  # noqa: BLE001
-        note(f"the report is missing on the run's page: {first_line(error)}")
-
-
 def flow_run_page() -> str:
     """Prefect's page of the current flow run; empty if its API ends with the run."""
     address = os.environ.get("PREFECT_API_URL")
@@ -323,10 +265,14 @@ def flow_run_page() -> str:
     return flow_run.ui_url or ""
 
 
-def publish_report(report: RunReport, mlflow_page: str) -> None:
-    """Put the report on the page of the flow run; `mlflow_page` is where MLflow shows the run."""
-    create_markdown_artifact(
-        markdown(report, mlflow_page) + "\n",
-        key=f"{report.flow}-report",
-        description=f"Report on {report.recipe.name}: stages, figures, models",
-    )
+def publish_report(report: RunReport) -> None:
+    """Put the report on the page of the flow run, or note in it why that failed."""
+    try:
+        create_markdown_artifact(
+            markdown(report) + "\n",
+            key=f"{report.flow}-report",
+            description=f"Report on {report.recipe.name}: stages, figures, models",
+        )
+    # Prefect and its HTTP client have no kind of error in common; the work itself is done.
+    except Exception as error:  # noqa: BLE001
+        report.notes.append(f"the report is missing on the run's page: {first_line(error)}")

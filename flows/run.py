@@ -25,7 +25,6 @@ from flows.report import (
     ParentRun,
     RunReport,
     StageRecord,
-    costing_the_page_alone,
     flow_run_page,
     open_parent_run,
     publish_report,
@@ -105,12 +104,7 @@ class Run:
         report.notes.extend(self.progress.notes)
         report.seconds = time.perf_counter() - self.started
         self.parent.end(error)
-        with costing_the_page_alone(self._late_note):
-            publish_report(report, self.parent.page())
-
-    def _late_note(self, sentence: str) -> None:
-        self.report.notes.append(sentence)
-        self.progress.say(sentence)
+        publish_report(report)
 
 
 @contextmanager

@@ -85,25 +85,23 @@ def everything_written(run_id: str) -> str:
     return "\n".join(part.model_dump_json() for part in parts)
 
 
-def test_a_failed_run_publishes_what_it_has_and_where_it_failed(
-    prefect_api: str, local_ray: None, recipe: Recipe
-) -> None:
+@pytest.mark.parametrize(
+    ("second", "error", "sentence"),
+    [
+        (breaking, UserError, "failed in stage second: the texts must be there, found none at "
+                              "http://host/x"),
+        (stopping, KeyboardInterrupt, "stopped in stage second"),
+    ],
+)  # fmt: skip
+def test_a_run_that_fails_or_is_stopped_publishes_what_it_has(
+    second: Callable[[], None], error: type[BaseException], sentence: str,
+    prefect_api: str, local_ray: None, recipe: Recipe,
+) -> None:  # fmt: skip
     runs: list[str] = []
-    with pytest.raises(UserError, match="the texts must be there"):
-        run_then(recipe, breaking, runs)
+    with pytest.raises(error):
+        run_then(recipe, second, runs)
     report = report_of(runs[0])
-    assert "failed in stage second: the texts must be there, found none at http://host/x" in report
-    assert "| corpus | built " in report
-
-
-def test_a_cancelled_run_publishes_what_it_has(
-    prefect_api: str, local_ray: None, recipe: Recipe
-) -> None:
-    runs: list[str] = []
-    with pytest.raises(KeyboardInterrupt):
-        run_then(recipe, stopping, runs)
-    report = report_of(runs[0])
-    assert "stopped in stage second" in report
+    assert sentence in report
     assert "| corpus | built " in report
 
 
@@ -111,38 +109,36 @@ def fine() -> None:
     return None
 
 
-def test_a_report_that_cannot_be_published_leaves_a_finished_run_completed(
-    prefect_api: str, recipe: Recipe
-) -> None:
+def finished(recipe: Recipe, name: str) -> tuple[RunReport, str]:
+    """The report of a flow run of one stage that does nothing, and the run's id."""
     runs: list[str] = []
 
-    @flow(persist_result=False)
+    @flow(name="finishes", persist_result=False)
     def finishes(recipe: Recipe) -> RunReport:
         runs.append(str(flow_run.id))
-        # Prefect takes no artifact under a key with capitals.
-        with started_run("NoKeyOfAnArtifact", recipe) as run:
+        with started_run(name, recipe) as run:
             run.stage("only", fine)
         return run.report
 
-    report = finishes(recipe)
+    return finishes(recipe), runs[0]
+
+
+def test_a_report_that_cannot_be_published_leaves_a_finished_run_completed(
+    prefect_api: str, recipe: Recipe
+) -> None:
+    report, run_id = finished(recipe, "NoKeyOfAnArtifact")  # Prefect takes none with capitals
     assert not report.failure
     assert "the report is missing on the run's page" in report.notes[-1]
     with get_client(sync_client=True) as client:
-        assert client.read_flow_run(runs[0]).state.is_completed()
+        assert client.read_flow_run(run_id).state.is_completed()
 
 
 def test_nothing_points_at_an_api_that_ends_with_its_run(
     prefect_api: str, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    @flow(name="shown-nowhere", persist_result=False)
-    def shown_nowhere(recipe: Recipe) -> RunReport:
-        with started_run("shown-nowhere", recipe) as run:
-            run.stage("only", fine)
-        return run.report
-
     monkeypatch.setenv("PREFECT_API_URL", prefect_api)
     monkeypatch.setattr(LocalApi, "url_of_this_process", prefect_api)
-    assert shown_nowhere(recipe).flow_run_url == ""
+    assert finished(recipe, "shown-nowhere")[0].flow_run_url == ""
     tracker = open_tracker(recipe.runtime)
     (kept,) = tracker.client().search_runs([tracker.experiment_id()])
     assert "http" not in kept.data.tags["mlflow.note.content"]
@@ -151,22 +147,14 @@ def test_nothing_points_at_an_api_that_ends_with_its_run(
 def test_files_that_the_tracker_cannot_keep_cost_the_record_alone(
     prefect_api: str, recipe: Recipe
 ) -> None:
-    runs: list[str] = []
     home = recipe.runtime.home_folder()
     home.mkdir()
     (home / "mlartifacts").write_text("a file where MLflow's folder must be")
-
-    @flow(name="without-files", persist_result=False)
-    def without_files(recipe: Recipe) -> None:
-        runs.append(str(flow_run.id))
-        with started_run("without-files", recipe) as run:
-            run.stage("only", fine)
-
-    without_files(recipe)
+    _, run_id = finished(recipe, "without-files")
     tracker = open_tracker(recipe.runtime)
     (kept,) = tracker.client().search_runs([tracker.experiment_id()])
     assert kept.info.status == "FINISHED"
-    assert kept.data.tags["bertsmith.flow_run"] == runs[0]
+    assert kept.data.tags["bertsmith.flow_run"] == run_id
 
 
 @pytest.fixture
@@ -190,7 +178,7 @@ def tracker_that_goes_away() -> Iterator[str]:
         thread.join()
 
 
-def test_a_tracker_that_is_away_at_the_end_costs_links_and_passwords_are_kept_nowhere(
+def test_a_tracker_that_is_away_costs_the_record_alone_and_passwords_are_kept_nowhere(
     prefect_api: str,
     local_ray: None,
     recipe: Recipe,
@@ -204,8 +192,6 @@ def test_a_tracker_that_is_away_at_the_end_costs_links_and_passwords_are_kept_no
     place = recipe.runtime.model_copy(update={"tracking_uri": uri})
     runs: list[str] = []
     run_then(recipe.model_copy(update={"runtime": place}), fine, runs)
-    report = report_of(runs[0])
-    assert "The run in MLflow" not in report
     assert SECRET not in str(os.environ)
     written = everything_written(runs[0])
     assert "| corpus " in written
