@@ -48,7 +48,7 @@ def tokenizer(tmp_path_factory) -> WordPieceTokenizer:
     table = pa.table({"source": ["all"], "sentences": pa.array([sentences])})
     with pa.ipc.new_file(str(shard), table.schema) as writer:
         writer.write_table(table)
-    counts = count_words(shard, settings.normalization, by_source=False)[""]
+    counts = count_words(shard, settings.normalization)
     alphabet = choose_alphabet(counts, coverage=1.0, limit=1_000)
     fixed = [*SPECIAL_TOKENS, *alphabet.first, *alphabet.continuing]
     tokens = learn_tokens(counts, settings.model_copy(update={"size": 1_500}), fixed)

@@ -38,15 +38,6 @@ class VocabularySettings(Settings):
     max_characters: int | None = Field(
         default=None, ge=1, description="Most characters to keep; left out, a quarter of the size."
     )
-    language_smoothing: float = Field(
-        default=1.0,
-        gt=0,
-        le=1,
-        description=(
-            "Exponent on each source's share of the words; below 1 (multilingual BERT: 0.7) small "
-            "languages count for more. Sources are languages then."
-        ),
-    )
 
     encoder: str | None = Field(
         default=None,

@@ -1,11 +1,11 @@
 """Stage: from the training part of a corpus to its WordPiece vocabulary, the same in every run.
 
-Words are counted shard by shard, as BERT's tokenizer would see them, and added up over the sources,
-which may be languages. The library's trainer numbers `##` characters in the order of a hash map and
-settles ties by these numbers, so that plain calls differ from run to run. Here every character, and
-its `##` form where it occurs, is numbered before the trainer looks at a word, and words come
-sorted. The trainer sees each distinct word as often as its (scaled) count says, so memory and time
-depend on the number of distinct words and not on the size of the corpus.
+Words are counted shard by shard, as BERT's tokenizer would see them, and added up. The library's
+trainer numbers `##` characters in the order of a hash map and settles ties by these numbers, so
+that plain calls differ from run to run. Here every character, and its `##` form where it occurs, is
+numbered before the trainer looks at a word, and words come sorted. The trainer sees each distinct
+word as often as its (scaled) count says, so memory and time depend on the number of distinct words
+and not on the size of the corpus.
 """
 
 import hashlib
@@ -52,13 +52,11 @@ _CHUNKS_AT_ONCE: Final = 1_000_000
 _RECORD_SEPARATOR: Final = "\u241e"  # a symbol that normalization leaves alone
 _ASCII_WORD: Final = re.compile("[0-9A-Za-z]+|[^0-9A-Za-z ]")
 
-WordCounts = dict[str, Counter[str]]  # by source
-
 
 def counted_words(
     settings: VocabularySettings, corpus: Artifact, context: StageContext, work: Workspace
 ) -> tuple[dict[str, int], int]:
-    """Word counts of the training part, smoothed over languages, and how many rare ones went."""
+    """Word counts of the training part, and how many rare words were left out."""
     names = corpus.names("train-")
     map_tasks(
         partial(_count_shard, corpus, settings, work),
@@ -66,15 +64,13 @@ def counted_words(
         num_workers=context.runtime.num_workers,
         on_result=context.watch(VOCABULARY.name, "shards", len(names) + 1),
     )
-    by_source: WordCounts = {}
+    whole: Counter[str] = Counter()
     num_forgotten = 0
     for name in names:  # in the order of the shards: what is forgotten is the same in any run
         with work.local(_counts_name(name)) as path:
-            for source, counts in json.loads(path.read_text("utf-8")).items():
-                into = by_source.setdefault(source, Counter())
-                into.update(counts)
-                num_forgotten += prune(into)
-    return smoothed(by_source, settings.language_smoothing), num_forgotten
+            whole.update(json.loads(path.read_text("utf-8")))
+        num_forgotten += prune(whole)
+    return whole, num_forgotten
 
 
 def _counts_name(shard: str) -> str:
@@ -87,46 +83,20 @@ def _count_shard(
     """Count the words of the corpus shard `name`, as a working file."""
 
     def write(path: Path) -> dict[str, Any]:
-        by_source = settings.language_smoothing < 1
-        counts = count_words(corpus.local(name), settings.normalization, by_source=by_source)
+        counts = count_words(corpus.local(name), settings.normalization)
         path.write_text(json.dumps(counts, sort_keys=True), "utf-8")
         return {}
 
     work.once(_counts_name(name), write)
 
 
-def smoothed(by_source: WordCounts, exponent: float) -> dict[str, int]:
-    """Counts over all sources, each source weighted so that its share p becomes p**exponent.
-
-    Shares are normalized again (Devlin et al., multilingual BERT); the largest source keeps its
-    counts and smaller ones gain.
-    """
-    totals = {source: sum(counts.values()) for source, counts in by_source.items()}
-    largest = max(totals.values(), default=1)
-    combined: Counter[str] = Counter()
-    for source in sorted(by_source):
-        factor = (totals[source] / largest) ** (exponent - 1)
-        for word, count in by_source[source].items():
-            combined[word] += round(count * factor)
-    return combined
-
-
-def count_words(shard: Path, normalization: Normalization, *, by_source: bool) -> WordCounts:
-    """Counts of the words of a corpus shard, under one key "" unless `by_source`."""
-    chunks: WordCounts = {}
-    words: WordCounts = {}
+def count_words(shard: Path, normalization: Normalization) -> Counter[str]:
+    """Counts of the words of a corpus shard."""
+    chunks: Counter[str] = Counter()
+    words: Counter[str] = Counter()
     for batch in read_batches(shard):
-        if by_source:
-            names = pc.unique(batch.column("source")).to_pylist()
-            groups = [
-                (name, batch.filter(pc.equal(batch.column("source"), name))) for name in names
-            ]
-        else:
-            groups = [("", batch)]
-        for name, rows in groups:
-            text = " ".join(rows.column("sentences").flatten().to_pylist())
-            chunks.setdefault(name, Counter()).update(text.split(" "))
-        if sum(map(len, chunks.values())) > _CHUNKS_AT_ONCE:
+        chunks.update(" ".join(batch.column("sentences").flatten().to_pylist()).split(" "))
+        if len(chunks) > _CHUNKS_AT_ONCE:
             _move_words(chunks, words, normalization)
     _move_words(chunks, words, normalization)
     return words
@@ -146,17 +116,14 @@ def prune(counts: Counter[str]) -> int:
     return len(ranked) - MAX_WORDS // 2
 
 
-def _move_words(chunks: WordCounts, words: WordCounts, normalization: Normalization) -> None:
+def _move_words(chunks: Counter[str], words: Counter[str], normalization: Normalization) -> None:
     """Turn counts of what is between blanks into counts of words."""
-    for name, counts in chunks.items():
-        into = words.setdefault(name, Counter())
-        for chunk_words, count in zip(
-            _words_of(list(counts), normalization), counts.values(), strict=True
-        ):
-            for word in chunk_words:
-                if len(word) <= LONGEST_WORD:  # longer ones become [UNK]
-                    into[word] += count
-        prune(into)
+    split = _words_of(list(chunks), normalization)
+    for chunk_words, count in zip(split, chunks.values(), strict=True):
+        for word in chunk_words:
+            if len(word) <= LONGEST_WORD:  # longer ones become [UNK]
+                words[word] += count
+    prune(words)
     chunks.clear()
 
 
