@@ -6,12 +6,12 @@ import json
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
 
 from bert_core.inference import Candidate
 from bert_core.randomness import random_bits
@@ -31,75 +31,45 @@ _EXAMPLES = 3
 _CANDIDATES = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """One coordinate system: curves over optimizer steps, and levels to compare them with."""
+def curves_picture(history: Sequence[Mapping[str, Any]], statistics: Mapping[str, Any]) -> bytes:
+    """A training run's losses and accuracies over its steps, as a PNG of two panels.
 
-    title: str
-    curves: Mapping[str, tuple[Sequence[float], Sequence[float]]]  # name -> (steps, values)
-    levels: Mapping[str, float] = field(default_factory=dict)  # drawn as dashed lines
-    is_share: bool = False  # values lie between 0 and 1 and read as percent
-
-
-def draw(panels: Sequence[Panel]) -> bytes:
-    """The panels side by side, as a PNG."""
-    width, height = _INCHES
-    figure = Figure(figsize=(width * len(panels), height), layout="constrained")
-    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        for name, (steps, values) in panel.curves.items():
-            axes.plot(steps, values, label=name)
-        for name, level in panel.levels.items():
-            axes.axhline(level, label=name, color="#888888", linestyle="--", linewidth=1)
-        axes.set_title(panel.title, fontsize=11)
-        axes.set_xlabel("optimizer step")
-        if panel.is_share:
-            axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-        axes.grid(alpha=0.25)
-        axes.legend(fontsize=8, frameon=False)
-    return _png_of(figure)
-
-
-def training_panels(
-    history: Sequence[Mapping[str, Any]], statistics: Mapping[str, Any]
-) -> list[Panel]:
-    """The losses, and the accuracies beside their baselines, of a training run's curve.
-
-    `history` is a training run's list of points, each with its `step`; `statistics` may hold
-    `baseline/<name>` for a curve `eval/<name>`.
+    `history` is its list of points, each with its `step`; `statistics` may hold `baseline/<name>`
+    for a curve `eval/<name>`, which is drawn as a dashed line.
     """
-    panels = []
-    names = sorted(
-        {name for point in history for name in point if not name.startswith("baseline/")}
-    )
-    for title, word in (("Loss", "loss"), ("Accuracy", "accuracy")):
-        curves, levels = {}, {}
+    width, height = _INCHES
+    figure = Figure(figsize=(2 * width, height), layout="constrained")
+    names = sorted({name for point in history for name in point})
+    for axes, word in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
         for name in names:
-            if name.endswith(word):
-                points = [point for point in history if name in point]
-                curves[name] = [each["step"] for each in points], [each[name] for each in points]
-                baseline = statistics.get(f"baseline/{name.removeprefix('eval/')}")
-                if baseline is not None:
-                    levels[f"baseline of {name}"] = float(baseline)
-        if curves:
-            panels.append(Panel(title, curves, levels, is_share=word == "accuracy"))
-    return panels
+            if name.startswith("baseline/") or not name.endswith(word):
+                continue
+            points = [point for point in history if name in point]
+            axes.plot(
+                [each["step"] for each in points], [each[name] for each in points], label=name
+            )
+            baseline = statistics.get(f"baseline/{name.removeprefix('eval/')}")
+            if baseline is not None:
+                axes.axhline(baseline, label=f"baseline of {name}", color="#888888", linestyle="--")
+        axes.set_title(word.capitalize())
+        axes.set_xlabel("optimizer step")
+        axes.grid(alpha=0.25)
+        if axes.lines:
+            axes.legend(fontsize=8, frameon=False)
+    return _png_of(figure)
 
 
 def confusion_picture(labels: Sequence[str], confusion: Sequence[Sequence[int]]) -> bytes:
     """The confusion matrix as a PNG: a row an expected, a column an answered class."""
+    from sklearn.metrics import ConfusionMatrixDisplay
+
     size = 2.5 + 0.45 * len(labels)
     figure = Figure(figsize=(size, size), layout="constrained")
-    axes = figure.subplots()
-    axes.imshow(confusion, cmap="Blues")
-    axes.set_xticks(range(len(labels)), labels, rotation=90)
-    axes.set_yticks(range(len(labels)), labels)
-    axes.set_xlabel("answered")
-    axes.set_ylabel("expected")
-    most = max((max(row) for row in confusion), default=0)
-    for row, counts in enumerate(confusion):
-        for column, count in enumerate(counts):
-            colour = "white" if 2 * count > most else "black"
-            axes.text(column, row, f"{count:,}", ha="center", va="center", color=colour)
+    display = ConfusionMatrixDisplay(np.array(confusion), display_labels=labels)
+    display.plot(
+        ax=figure.subplots(), cmap="Blues", colorbar=False, values_format=",d",
+        xticks_rotation="vertical",
+    ).ax_.set(xlabel="answered", ylabel="expected")  # fmt: skip
     return _png_of(figure)
 
 
@@ -121,9 +91,7 @@ def log_evidence(
         folder = Path(scratch)
         if "history.json" in model.names():
             history = json.loads(model.local("history.json").read_text())
-            panels = training_panels(history, model.statistics)
-            if panels:
-                (folder / "curves.png").write_bytes(draw(panels))
+            (folder / "curves.png").write_bytes(curves_picture(history, model.statistics))
         if evaluation is not None:
             text = evaluation.local("report.json").read_text(encoding="utf-8")
             (folder / "report.json").write_text(text, encoding="utf-8")

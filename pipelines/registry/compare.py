@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, Final
 
 import numpy as np
-from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 
 from bert_core.randomness import integers, random_bits
@@ -28,7 +27,6 @@ from pipelines.registry.find import (
     version_with_alias,
 )
 from pipelines.registry.prove import Evaluation, VerificationError, evaluated
-from pipelines.registry.register import with_comparison
 from pipelines.stages.dataset.stage import family_of, read_items
 from pipelines.stages.evaluation import answers_in, build_baselines
 from pipelines.store import Artifact, ArtifactStore
@@ -36,7 +34,6 @@ from pipelines.tasks import Answers, Items, TaskFamily
 from pipelines.tasks.scoring import WeightedScore, ratio
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
 
-_CORRELATIONS: Final = ("eval/pearson", "eval/spearman", "eval/matthews")  # 0 for a constant answer
 _REMEDY: Final = (
     "try more labels or epochs, longer pretraining or text of your domain, a published "
     "encoder (--encoder), or use {name} itself, which is cheaper"
@@ -85,7 +82,7 @@ def compare_versions(
 ) -> Comparison:
     """Compare the verified version `number` of `name` with the one that has `alias`, or baselines.
 
-    The result is recorded with the version. `evaluation` are its answers on its held-out data,
+    The result is kept as tags of the version. `evaluation` are its answers on its held-out data,
     where they are known; what is missing is computed, each version in a process of its own with its
     own code. What cannot be compared is not better, and `reason` says why. Raises UserError where
     there is no such version, ConnectionError and MlflowException where tracker or store does not
@@ -110,7 +107,10 @@ def compare_versions(
         except (VerificationError, UserError) as error:
             sentence = " ".join(str(error).split())  # a process's stderr has several lines
             comparison = refused(f"it cannot be compared: {sentence}")
-    _record(client, version, comparison)
+    decision = "better" if comparison.is_better else "not better"
+    reason = comparison.reason[:4_000]  # MLflow's SQL store takes 5,000
+    for key, value in (("reason", reason), ("decision", decision)):
+        client.set_model_version_tag(name, str(number), f"{COMPARISON_TAG}.{key}", value)
     return comparison
 
 
@@ -151,8 +151,7 @@ def _compared(
         score = partial(_score_of_task, family, metric, items, counted)
         margin, shown, guess = settings.margin, metric.removeprefix("eval/"), family.guess
         figures = family.described(read_items(data, "train"), items)
-        assert baseline in figures or metric in _CORRELATIONS
-        guessed = figures.get(baseline, 0.0)
+        guessed = figures.get(baseline, 0.0)  # a constant has no correlation, and finds no entity
     if champion is not None:
         others = {uri_of(champion): score(answers_of(champion).answers)}
     else:
@@ -270,14 +269,3 @@ def in_words(
         f"{without}; better by more than {difference.margin:g} in {difference.ahead:.1%} of "
         f"{settings.resamples} resamples, {settings.confidence:.0%} required"
     )
-
-
-def _record(client: MlflowClient, version: ModelVersion, comparison: Comparison) -> None:
-    """The result, at the end of the version's description and as its tags."""
-    name, number = version.name, version.version
-    card = with_comparison(version.description or "", comparison.reason)
-    client.update_model_version(name, number, card)
-    decision = "better" if comparison.is_better else "not better"
-    reason = comparison.reason[:4_000]  # MLflow's SQL store takes 5,000
-    client.set_model_version_tag(name, number, f"{COMPARISON_TAG}.reason", reason)
-    client.set_model_version_tag(name, number, f"{COMPARISON_TAG}.decision", decision)

@@ -34,7 +34,6 @@ from pipelines.train.imported import IMPORTED
 from pipelines.train.metrics import numbers
 from pipelines.versions import code_version
 
-_COMPARED: Final = "\n\n## Compared\n\n"
 _MOST_CHARACTERS: Final = 4_900  # MLflow's SQL registry takes 5,000 of a description
 _LIMITS: Final = {
     True: "It knows the language and the subjects of its corpus, and whatever bias that has.",
@@ -196,13 +195,6 @@ def model_card(submission: Submission, number: int) -> str:
         f"That is this version; `{REGISTERED}{name}@champion` is the one that people use now.",
     ]
     return redacted("\n\n".join(parts))[:_MOST_CHARACTERS]
-
-
-def with_comparison(description: str, reason: str) -> str:
-    """A card with the result of the version's comparison, in place of an earlier one."""
-    card, _, _ = description.partition(_COMPARED)
-    added = f"{_COMPARED}{reason[:1].upper()}{reason[1:1_500]}."
-    return card[: _MOST_CHARACTERS - len(added)] + added
 
 
 def _figures(statistics: Mapping[str, Any]) -> list[str]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.registry.register import model_card, with_comparison
-from pipelines.show import confusion_picture, log_evidence
+from pipelines.registry.register import model_card
+from pipelines.show import log_evidence
 from pipelines.store import Artifact
 from tests.pipelines.registry.classifiers import finetuned, labelled_texts
 from tests.pipelines.registry.conftest import Models
@@ -39,14 +39,6 @@ def test_a_card_of_the_best_of_several_seeds_tells_their_spread(models: Models) 
     assert "The best of 3 seeds, from 1 on" in card
     assert "eval/mlm_loss is 6.2500 in the mean with a standard deviation of 0.1250." in card
     assert "Trained once" in model_card(models.submission(artifact), 1)
-
-
-def test_a_comparison_takes_the_place_of_the_one_before_and_fits(models: Models) -> None:
-    card = with_comparison("What it is.", "better than nothing: F1 0.5")
-    assert card.endswith("## Compared\n\nBetter than nothing: F1 0.5.")
-    again = with_comparison(card, "not better than models:/x/2")
-    assert again == "What it is.\n\n## Compared\n\nNot better than models:/x/2."
-    assert len(with_comparison("x" * 5_000, "y" * 5_000)) <= 5_000
 
 
 def test_the_run_of_a_version_has_the_whole_recipe_as_dotted_parameters(models: Models) -> None:
@@ -84,7 +76,3 @@ def test_the_evidence_lies_with_the_run(
     told = json.loads((folder / "report.json").read_text())
     assert [row["label"] for row in told["by_label"]] == told["labels"] == ["no", "yes"]
     assert (folder / "confusion.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_a_confusion_without_any_answer_is_drawn() -> None:
-    assert confusion_picture(["a", "b"], [[0, 0], [0, 0]]).startswith(b"\x89PNG")
