@@ -50,10 +50,6 @@ def predict(
     second_text_column: Annotated[
         str | None, typer.Option(help="Column of --file with a pair's second text, or the context.")
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Write the rows and their answers here: .csv, .jsonl or .parquet."),
-    ] = None,
     batch: Annotated[
         list[str] | None,
         typer.Option(
@@ -74,25 +70,21 @@ def predict(
     Example: bertsmith predict 'Returns the eigenvalues of a matrix.'
     """
     if batch:
-        if texts or file is not None or out is not None or as_json:
-            raise UserError("--batch answers whole files: leave out texts, --file, --out, --json")
+        if texts or file is not None or as_json:
+            raise UserError("--batch answers whole files: leave out texts, --file and --json")
         _predict_batch(model, batch, (text_column, second_text_column), to, home)
         return
     if to is not None:
-        raise UserError("--to is for --batch; --file writes its answers to --out")
+        raise UserError("--to is for --batch; the answers of --file are printed (--json)")
     if file is None and (text_column or second_text_column):
         raise UserError("--text-column and --second-text-column name columns of --file or --batch")
-    if out is not None and as_json:
-        raise UserError("--json prints answers, and --out writes them; leave out one of them")
     if texts and file is not None:
         raise UserError("give either texts or --file")
     # A mistake in what is asked ends here, before torch is imported.
-    from pipelines.predict.tables import check_output, read_table
+    from pipelines.predict.tables import read_table
 
     table = None if file is None else read_table(str(file))
     lines = [] if texts or table else _lines_of_standard_input()
-    if out is not None:
-        check_output(out)
     with asked_model(model, home) as (folder, called):
         from pipelines.predict.answers import (
             answer_all,
@@ -109,7 +101,7 @@ def predict(
         asked = asked_of(table, question, text_column, second_text_column)
     else:
         asked = asked_of_texts(question, texts) if texts else asked_of_lines(question, lines)
-    _tell(asked, answer_all(opened_model, asked.columns), out, as_json=as_json)
+    _print_answers(asked, answer_all(opened_model, asked.columns), as_json=as_json)
 
 
 def _predict_batch(
@@ -169,24 +161,16 @@ def _lines_of_standard_input() -> list[str]:
     return lines
 
 
-def _tell(
-    asked: "Asked", answers: dict[str, list[Any]], out: Path | None, *, as_json: bool
-) -> None:
-    """Write the answers to a file, or print a line for each row."""
-    from pipelines.predict.tables import beside, json_lines, rows_of, write_table
+def _print_answers(asked: "Asked", answers: dict[str, list[Any]], *, as_json: bool) -> None:
+    """A line for each row; as JSON with all columns of the file that was read."""
+    from pipelines.predict.tables import beside, json_lines, rows_of
 
-    if out is None and not as_json:
-        for row in rows_of({**asked.columns, **answers}):
-            print(_line(row))
-        return
-    whole = beside(asked.own, asked.columns, answers)
-    if out is None:
-        for line in json_lines(whole):
+    if as_json:
+        for line in json_lines(beside(asked.own, asked.columns, answers)):
             print(line)
         return
-    write_table(out, whole)
-    added = [name for name in whole if name not in asked.own]
-    print(f"{out}: {len(whole[added[0]]):,} rows, answers in {', '.join(added)}")
+    for row in rows_of({**asked.columns, **answers}):
+        print(_line(row))
 
 
 def _line(row: dict[str, Any]) -> str:

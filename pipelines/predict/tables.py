@@ -1,13 +1,9 @@
-"""Tables of questions and answers in files: lines of text, CSV, TSV, JSONL and Parquet."""
+"""Tables of questions in files (lines of text, CSV, TSV, JSONL, Parquet), and answers as JSON."""
 
-import csv
 import json
-import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from itertools import islice
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,8 +12,6 @@ from pipelines.io.files import format_suffix, open_text
 from pipelines.io.tables import TableSettings, open_table, table_format
 
 Table = dict[str, list[Any]]  # columns of one length
-
-_WRITTEN: Final = (".csv", ".jsonl", ".parquet")
 
 
 class FileTable(NamedTuple):
@@ -108,50 +102,6 @@ def beside(own: Table, asked: Table, answers: Table) -> Table:
     return table
 
 
-def check_output(path: Path) -> None:
-    """Raise UserError, before anything is answered, where `path` could not be written."""
-    if path.suffix not in _WRITTEN:
-        raise UserError(f"answers are written to {', '.join(_WRITTEN)} files, found {path}")
-    if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
-        raise UserError(
-            f"{path} cannot be written; name a file in a folder that exists, where this user may "
-            "write"
-        )
-
-
-def write_table(path: Path, table: Table) -> None:
-    """Write the columns of a table, by the file's suffix; what was there is replaced at the end.
-
-    Raises UserError where the file cannot be written.
-    """
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        _write(partial, path.suffix, table)
-        partial.replace(path)
-    except (OSError, ValueError, TypeError) as error:  # Arrow: values of several kinds
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
-        raise UserError(
-            f"{path} cannot be written ({error}); choose another place, or write .jsonl"
-        ) from error
-
-
-def _write(path: Path, suffix: str, table: Table) -> None:
-    if suffix == ".parquet":
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        pq.write_table(pa.table(table), path)
-        return
-    with path.open("w", encoding="utf-8", newline="") as file:
-        if suffix == ".jsonl":
-            file.writelines(f"{line}\n" for line in json_lines(table))
-        else:
-            writer = csv.writer(file)
-            writer.writerow(table)
-            writer.writerows(zip(*map(_cells, table.values()), strict=True))
-
-
 def json_lines(table: Table) -> Iterator[str]:
     """A JSON object a row."""
     return map(_json, rows_of(table))
@@ -171,12 +121,3 @@ def _listed(value: Any) -> Any:
 def rows_of(table: Table) -> Iterator[dict[str, Any]]:
     """The rows of a table, by the names of its columns."""
     return (dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True))
-
-
-def _cells(values: Sequence[Any]) -> Iterator[Any]:
-    """Lists and objects as JSON: a cell holds one text."""
-    return (
-        _json(value) if isinstance(value, list | dict | np.ndarray)
-        else _listed(value) if isinstance(value, bytes) else value
-        for value in values
-    )  # fmt: skip

@@ -78,9 +78,8 @@ def test_from_file_to_an_answer_over_http(tmp_path: Path) -> None:
     assert answer["ranking"][0] == "d c a"
     (tmp_path / "requests.jsonl").write_text(json.dumps(REQUEST))
     ask = ("predict", "--model", "own-task/1", *home)
-    said(*ask, "--file", "requests.jsonl", "--out", "ranked.jsonl", folder=tmp_path)
-    (row,) = map(json.loads, (tmp_path / "ranked.jsonl").read_text().splitlines())
-    assert row["ranking"] == answer["ranking"]
+    (line,) = said(*ask, "--file", "requests.jsonl", "--json", folder=tmp_path).splitlines()
+    assert json.loads(line)["ranking"] == answer["ranking"]
     said(*ask, "--batch", "requests.jsonl", "--to", "ranked", folder=tmp_path)
     assert list((tmp_path / "ranked").rglob("*.parquet"))
     figures = json.loads(

@@ -1,4 +1,4 @@
-"""Questions of a table and of the command line are asked of a model, and answered row by row."""
+"""What the command line, a file or standard input asks of a model, and what is answered."""
 
 import io
 import json
@@ -11,15 +11,16 @@ import pytest
 import torch
 
 from bert_core.config import EncoderConfig
-from bert_core.inference.tables import answer_table, question_of_class
-from bert_core.model.catalogue import MODELS, build_model
+from bert_core.inference.tables import answer_table
+from bert_core.model.catalogue import build_model
 from bert_core.model.task_models import SentenceEncoder
 from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from flows.cli.app import DONE, MISTAKE, run
+from pipelines.tasks import Items, Reading, family
 from tests.pipelines.tasks.letters import CONFIG, TOKENS
 
-PAIRS = question_of_class(MODELS["regression"])
+SENTENCES = [["ab", "c,d", "e"], ["f\u200b", "g"]]
 HEADS = {
     "sequence_classification": {"num_labels": 2, "labels": ("good", "bad")},
     "multi_label_classification": {"num_labels": 2, "labels": ("good", "bad")},
@@ -39,7 +40,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         config = EncoderConfig.from_dict({**CONFIG.to_dict(), "hidden_size": 32})
         save_model(folder / head, build_model(head, config, **settings))
         WordPieceTokenizer(TOKENS).save(folder / head)
-    (folder / "a.csv").mkdir()
     return folder
 
 
@@ -70,21 +70,82 @@ def test_every_head_answers_on_the_command_line(
     assert run(["predict", *arguments, *named, "--json"]) == DONE
     row = json.loads(capsys.readouterr().out.splitlines()[0])
     assert expected <= set(row)
-    out = tmp_path / "out.parquet"
-    assert run(["predict", *arguments, *named, "--out", str(out)]) == DONE
-    assert "rows" in capsys.readouterr().out
-    assert set(pq.read_table(out).to_pylist()[0]) == set(row)
 
 
-def test_a_table_is_answered_row_by_row(
+def test_a_file_is_answered_row_by_row_and_its_columns_come_out_as_they_went_in(
     models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    rows = [
+        {"id": 7, "review": "a b", "label": "gold", "predicted_label": "x", "text": "mine"},
+        {"id": 8, "review": "c", "label": "other", "predicted_label": "y", "text": ""},
+    ]
+    asked, model = tmp_path / "in.jsonl", models / "sequence_classification"
+    asked.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    named = ["--model", str(model), "--home", str(tmp_path), "--json"]
+    assert run(["predict", "--file", str(asked), "--text-column", "review", *named]) == DONE
+    printed = capsys.readouterr()
+    assert f"model: {model}" in printed.err
+    for row, line in zip(rows, printed.out.splitlines(), strict=True):
+        answered = json.loads(line)
+        assert {name: answered[name] for name in row} == row
+        assert set(answered) - set(row) == {"predicted_predicted_label", "probability"}
     pq.write_table(pa.table({"s1": ["a", "b c"], "s2": ["x", "y z"]}), tmp_path / "in.parquet")
     named = ["--model", str(models / "regression"), "--home", str(tmp_path), "--json"]
     columns = ["--text-column", "s1", "--second-text-column", "s2"]
     assert run(["predict", "--file", str(tmp_path / "in.parquet"), *columns, *named]) == DONE
-    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(row["s1"], row["s2"]) for row in rows] == [("a", "x"), ("b c", "y z")]
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["s1"], row["s2"]) for row in answers] == [("a", "x"), ("b c", "y z")]
+
+
+@pytest.mark.parametrize("name", ["words", "split"])
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_words_that_are_split_already_are_tagged_as_they_were_learned(
+    models: Path, tmp_path: Path, name: str, suffix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = models / "token_classification"
+    model, tokenizer = load_model(folder), WordPieceTokenizer.from_directory(folder)
+    items = Items([{"words": words, "tags": ["O"] * len(words)} for words in SENTENCES])
+    learned = family("tagging").answers(model, tokenizer, items, Reading(32)).values
+    gold = [["O"] * len(words) for words in SENTENCES]
+    table = pa.table({"text": ["x", "y"], name: SENTENCES, "tags": gold})
+    path = tmp_path / f"in.{suffix}"
+    if suffix == "parquet":
+        pq.write_table(table, path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+    asked = ["predict", "--file", str(path), "--home", str(tmp_path), "--json"]
+    if name == "split":
+        asked += ["--text-column", name]
+    assert run([*asked, "--model", str(folder)]) == DONE
+    answered = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["predicted_tags"] for row in answered] == learned
+    assert [row[name] for row in answered] == SENTENCES
+    assert [row["tags"] for row in answered] == gold
+    alone = answer_table(model, tokenizer, {"text": ["ab e", None], "words": [None, SENTENCES[1]]})
+    assert alone["words"] == [["ab", "e"], SENTENCES[1]]
+    assert alone["tags"][1] == learned[1]
+
+
+@pytest.mark.parametrize(
+    ("head", "line", "arguments"),
+    [
+        ("multiple_choice", "a\tb\tc d\n", ["a", "b", "c d"]),
+        ("span_prediction", "a\tb c d\n", ["a", "b c d"]),
+        ("span_prediction", "a\tb c\td\n", ["a", "b c\td"]),
+        ("token_classification", "ab c\n", ["ab c"]),
+    ],
+)
+def test_standard_input_asks_what_arguments_ask(
+    models: Path, tmp_path: Path, head: str, line: str, arguments: list[str],
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    named = ["--model", str(models / head), "--home", str(tmp_path), "--json"]
+    assert run(["predict", *arguments, *named]) == DONE
+    expected = capsys.readouterr().out
+    typed = io.TextIOWrapper(io.BytesIO(line.encode()))
+    monkeypatch.setattr("sys.stdin", typed)
+    assert run(["predict", *named]) == DONE
+    assert capsys.readouterr().out == expected
 
 
 @pytest.mark.parametrize("nothing", [None, float("nan"), pd.NA])
@@ -132,8 +193,6 @@ def test_cells_of_csv_hold_no_lists_and_empty_ones_are_nothing(
         ),
         (["predict", "a", "--model", "{models}/span_prediction"], "needs question and context"),
         (["predict", "a", "--file", "a.csv"], "either texts or --file"),
-        (["predict", "a", "--out", "a.pdf", "--model", "{models}/tag"], "answers are written to"),
-        (["predict", "a", "--out", "{models}/a.csv", "--model", "x"], "a.csv cannot be written"),
     ],
 )
 def test_mistakes_are_told(
