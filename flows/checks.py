@@ -49,13 +49,12 @@ def check_run(recipe: Recipe, until: Until) -> None:
         check_ranks(recipe.runtime, split_of(recipe.pretraining))
     if trains_task:
         from pipelines.stages.dataset.items import check_inputs as check_dataset
-        from pipelines.stages.finetuning.settings import shared_split
+        from pipelines.stages.finetuning.settings import split_of as split_of_finetuning
         from pipelines.stages.finetuning.training import check_settings
         from pipelines.train.settings import check_ranks
 
-        split = shared_split(recipe.finetuning)
-        if split is not None:
-            check_ranks(recipe.runtime, split)
+        if recipe.finetuning.is_one_training:  # of several each has a worker of its own
+            check_ranks(recipe.runtime, split_of_finetuning(recipe.finetuning))
         family = check_dataset(recipe.dataset, labels)
         if family is not None:
             check_settings(recipe.finetuning, family.model)

@@ -13,7 +13,6 @@ from flows.cli.options import (
     LabelColumn,
     SecondTextColumn,
     Store,
-    Task,
     TextColumn,
     context_of,
     explained,
@@ -126,7 +125,6 @@ def evaluate(
     split: Annotated[
         str | None, typer.Option(help="The split to evaluate on, if --labels is a folder.")
     ] = None,
-    task: Task = None,
     text_column: TextColumn = None,
     second_text_column: SecondTextColumn = None,
     label_column: LabelColumn = None,
@@ -154,7 +152,7 @@ def evaluate(
 
     source = read_recipe("own-encoder", as_overrides(settings)).dataset.source
     assert isinstance(source, LabelledFile | LabelledDataset)
-    figures, report = evaluate_file(tracker, reference, source, task, context_of(home).store)
+    figures, report = evaluate_file(tracker, reference, source, context_of(home).store)
     say(f"model: {model_address(report['model'])}")
     if as_json:
         print(json.dumps({**figures, **report}, ensure_ascii=False))

@@ -3,18 +3,13 @@
 from typing import Any
 
 from pipelines.errors import UserError
-from pipelines.registry.find import (
-    KIND_TAG,
-    find_model,
-    is_folder,
-    reference_to,
-)
+from pipelines.registry.find import find_model, is_folder, reference_to
 from pipelines.registry.package import open_model
 from pipelines.stages.dataset.items import read_labelled, resolved
 from pipelines.stages.dataset.settings import LabelledDataset, LabelledFile
 from pipelines.stages.evaluation import figures_on
 from pipelines.store import ArtifactStore
-from pipelines.tasks import Items, Reading, family_for, family_module, family_of_model
+from pipelines.tasks import Items, Reading, family_for, family_of_model
 from pipelines.tasks.encoding import class_names
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
 
@@ -23,29 +18,20 @@ def evaluate_file(
     tracker: Tracker,
     reference: str,
     settings: LabelledFile | LabelledDataset,
-    task_name: str | None = None,
     store: ArtifactStore | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Figures and report of the fine-tuned model that `reference` names, on a file or a split.
 
-    A registered model is evaluated by the task that it was registered for; for another one,
-    `task_name` says which where several tasks have such models. Where `store` has the model's
-    training items, the figures include its baselines. Raises UserError for labels that the model
-    was not trained on, for a file that cannot be read as items of its task, and for a reference
-    that names no fine-tuned model.
+    Where `store` has the model's training items, the figures include its baselines. Raises
+    UserError for labels that the model was not trained on, for a file that cannot be read as items
+    of its task, and for a reference that names no fine-tuned model.
     """
     tags: dict[str, str] = {}  # none of a folder
     if not is_folder(reference):
         version = find_model(tracker.client(), reference)
         reference, tags = reference_to(version), version.tags
     model, tokenizer = open_model(tracker, reference)
-    kind = tags.get(KIND_TAG)
-    registered = None if kind in (None, "encoder") else kind
-    if task_name is not None and registered not in (None, family_module(task_name)):
-        raise UserError(
-            f"{reference} was registered for {registered}, found --task {task_name}; leave it out"
-        )
-    name = family_of_model(model, reference, registered or task_name)
+    name = family_of_model(model)
     if name is None:
         raise UserError(
             f"{reference} has the head {model.head_name}; name a model fine-tuned for a task"

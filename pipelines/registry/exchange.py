@@ -110,7 +110,7 @@ def _kind_of(artifact: Artifact) -> str:
     head = artifact.statistics["head"]
     if head in ("encoder", "pretraining"):
         return "encoder"
-    kind = family_of_model(load_model(artifact.local_folder()), artifact.statistics["source"])
+    kind = family_of_model(load_model(artifact.local_folder()))
     if kind is None:
         raise UserError(
             f"a {head} model cannot be registered, because it answers no table; import it without "

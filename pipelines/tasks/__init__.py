@@ -10,8 +10,6 @@ from importlib import import_module
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
-from pipelines.errors import UserError
-
 if TYPE_CHECKING:  # reading a recipe asks for the families' names alone
     import numpy as np
     import pyarrow as pa
@@ -25,7 +23,7 @@ if TYPE_CHECKING:  # reading a recipe asks for the families' names alone
 Form = Literal["texts", "label_lists", "pairs", "choices", "words", "questions", "rows"]
 """What a record of labelled data holds: see `pipelines.stages.dataset.items`."""
 Item = dict[str, Any]  # by the family's schema
-_FAMILIES: Final = (
+FAMILIES: Final = (
     "classification", "multi_label", "multiple_choice", "question_answering", "regression",
     "sentence_embedding", "tagging",
 )  # fmt: skip
@@ -87,7 +85,7 @@ class TaskFamily(Protocol):
     score: str  # the figure that says most
     curve: Mapping[str, str]  # the model's evaluation sums, and what they are called in a curve
     model: "type[TrainableModel]"  # that answers it
-    guess: str  # what `described` compares with, as people call it: "majority class"
+    guess: str = "constant guess"  # what `described` compares with, such as "majority class"
 
     @property
     def schema(self) -> "pa.Schema":
@@ -151,11 +149,6 @@ def by_split(
     return {"train": count(train.rows), "heldout": count(heldout.rows)}
 
 
-def family_names() -> tuple[str, ...]:
-    """Every family there is, in alphabetical order."""
-    return _FAMILIES
-
-
 def is_own(name: str) -> bool:
     """Whether this names a file with a person's own task, and no family of ours."""
     return name.endswith(".py")
@@ -182,14 +175,9 @@ def family(name: str) -> TaskFamily:
     if is_own(name):
         from pipelines.tasks.rows import read_task
 
-        return read_task(name, family_names())
+        return read_task(name, FAMILIES)
     named: TaskFamily = import_module(f"{__name__}.{family_module(name)}").FAMILY
     return named
-
-
-def families_of(model: "Model") -> list[str]:
-    """The names of the families of ours whose items `model` answers."""
-    return [name for name in family_names() if type(model) is family(name).model]
 
 
 def family_for(model: "Model", name: str) -> TaskFamily:
@@ -200,23 +188,10 @@ def family_for(model: "Model", name: str) -> TaskFamily:
     return RowTask(type(model)) if isinstance(model, RowModel) else family(name)
 
 
-def family_of_model(model: "Model", called: str, task: str | None = None) -> str | None:
-    """The name of the family whose items `model` answers; `task` chooses among several.
-
-    None where there is no family. Raises UserError, which calls the model `called`, where several
-    families have such models and `task` names none of them.
-    """
+def family_of_model(model: "Model") -> str | None:
+    """The name of the family whose items `model` answers; None where there is none."""
     from bert_core.model.rows import RowModel
 
-    names = [model.head_name] if isinstance(model, RowModel) else families_of(model)
-    task = None if task is None else family_module(task)
-    if task is not None and task not in names:
-        raise UserError(
-            f"{called} has the head {model.head_name}: it is not a model of the task {task}"
-        )
-    if task is None and len(names) > 1:
-        raise UserError(
-            f"{called} has the head {model.head_name}, and {' and '.join(names)} have such models; "
-            "choose with --task"
-        )
-    return task or next(iter(names), None)
+    if isinstance(model, RowModel):
+        return model.head_name
+    return next((name for name in FAMILIES if type(model) is family(name).model), None)

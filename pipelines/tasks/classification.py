@@ -74,7 +74,6 @@ class Classification(TaskFamily):
         return tuple(labels)
 
     def classes_of(self, items: Sequence[Item]) -> set[str]:
-        """Their labels."""
         return {item["label"] for item in items}
 
     def described(self, train: Items, heldout: Items) -> dict[str, Any]:
@@ -88,7 +87,6 @@ class Classification(TaskFamily):
         }
 
     def baselines(self, train: Items, heldout: Items) -> Baselines:
-        """Logistic regression on TF-IDF."""
         return tfidf.classes(train, heldout)
 
     def examples(self, items: Items, tokenizer: WordPieceTokenizer, reading: Reading) -> Sequences:

@@ -94,10 +94,10 @@ def windows_of(
 
 def outputs(model: Model, texts: EncodedTexts, reading: Reading, *shape: int) -> np.ndarray:
     """[N, *shape] of all ranks' texts."""
-    found = np.zeros((len(texts.sequences), *shape))
+    values = np.zeros((len(texts.sequences), *shape))
     for members, tokens in share(texts, reading):
-        found[members] = model(tokens).float().numpy()
-    return sum_over_ranks(found)
+        values[members] = model(tokens).float().numpy()
+    return sum_over_ranks(values)
 
 
 def mean_probabilities(
@@ -110,8 +110,8 @@ def mean_probabilities(
     sums = np.zeros((len(windows.num_windows), model.num_labels))
     for members, tokens in share(windows.encoded, reading):
         np.add.at(sums, windows.texts[members], probable(model(tokens).float()).double().numpy())
-    found: np.ndarray = sum_over_ranks(sums) / windows.num_windows[:, None]
-    return found
+    means: np.ndarray = sum_over_ranks(sums) / windows.num_windows[:, None]
+    return means
 
 
 def share(texts: EncodedTexts, reading: Reading) -> Iterator[tuple[np.ndarray, RaggedBatch]]:

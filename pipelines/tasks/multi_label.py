@@ -54,10 +54,6 @@ class MultiLabel(TaskFamily):
     )
 
     def item(self, record: Mapping[str, Any]) -> Item:
-        """A text with its labels, of which there may be none.
-
-        Raises BadItemError where the labels are missing or have no names.
-        """
         return {**text_fields(record), "labels": _names(record["labels"])}
 
     def labels(self, train: Sequence[Item], heldout: Sequence[Item]) -> tuple[str, ...]:
@@ -73,7 +69,6 @@ class MultiLabel(TaskFamily):
         return tuple(labels)
 
     def classes_of(self, items: Sequence[Item]) -> set[str]:
-        """Their labels."""
         return {label for item in items for label in item["labels"]}
 
     def described(self, train: Items, heldout: Items) -> dict[str, Any]:
@@ -92,7 +87,6 @@ class MultiLabel(TaskFamily):
         }
 
     def baselines(self, train: Items, heldout: Items) -> Baselines:
-        """Logistic regression on TF-IDF, one for each label."""
         return tfidf.label_sets(train, heldout)
 
     def examples(self, items: Items, tokenizer: WordPieceTokenizer, reading: Reading) -> Sequences:
@@ -117,17 +111,16 @@ class MultiLabel(TaskFamily):
 
     def scores(self, answers: Answers, items: Items) -> Mapping[str, WeightedScore]:
         """Micro and macro F1, and the share of texts all of whose labels are right."""
-        said = _table(answers.values, items.labels)
-        true = _table([item["labels"] for item in items.rows], items.labels)
-        both = said & true
+        predicted = _table(answers.values, items.labels)
+        actual = _table([item["labels"] for item in items.rows], items.labels)
+        both = predicted & actual
         return {
-            "eval/micro_f1": f1(said.sum(axis=1), true.sum(axis=1), both.sum(axis=1)),
-            "eval/macro_f1": mean_f1(said.astype(int), true.astype(int), both.astype(int)),
-            "eval/exact_match": mean((said == true).all(axis=1)),
+            "eval/micro_f1": f1(predicted.sum(axis=1), actual.sum(axis=1), both.sum(axis=1)),
+            "eval/macro_f1": mean_f1(predicted.astype(int), actual.astype(int), both.astype(int)),
+            "eval/exact_match": mean((predicted == actual).all(axis=1)),
         }
 
     def report(self, answers: Answers, items: Items) -> dict[str, Any]:
-        """Precision, recall, F1 and count of each label."""
         from sklearn.metrics import precision_recall_fscore_support
 
         expected = [item["labels"] for item in items.rows]
@@ -141,29 +134,22 @@ FAMILY = MultiLabel()
 
 
 def _names(labels: Any) -> list[str]:
-    """The different labels, in order; numbers are names where they cannot be zeros and ones."""
     if labels is None:
         raise BadItemError("have its labels, or an empty list where there are none", "none")
     if not isinstance(labels, list):
         raise BadItemError("have its labels in a list or between separators", repr(labels)[:60])
-    if None in labels:
-        raise BadItemError("have a name for each of its labels", f"{labels!r:.60}")
-    if not all(isinstance(label, str) or type(label) is int for label in labels) or (
-        # A class may be called 0 or 1, but no text has it twice.
-        len(labels) > 1
-        and {str(label) for label in labels} <= {"0", "1"}
-        and (len(labels) > len(set(labels)) or not all(isinstance(label, str) for label in labels))
-    ):
+    if not all(isinstance(label, str) for label in labels) or len(set(labels)) < len(labels):
         raise BadItemError(
-            "have a list of its labels' names, not a row of zeros and ones", f"{labels!r:.60}"
+            "have a list of its labels' names, each once, not a row of zeros and ones",
+            f"{labels!r:.60}",
         )
-    return sorted({str(label) for label in labels})
+    return sorted(labels)
 
 
 def _table(labels: Sequence[Sequence[str]], names: Sequence[str]) -> np.ndarray:
     """[N, C] bool."""
     index = {name: place for place, name in enumerate(names)}
     table = np.zeros((len(labels), len(names)), np.bool_)
-    for row, found in enumerate(labels):
-        table[row, [index[label] for label in found]] = True
+    for row, chosen in enumerate(labels):
+        table[row, [index[label] for label in chosen]] = True
     return table

@@ -74,7 +74,6 @@ class Choices(TaskFamily):
         return {"choices": num_choices, "baseline/accuracy": 1 / num_choices}
 
     def baselines(self, train: Items, heldout: Items) -> Baselines:
-        """Logistic regression on the TF-IDF of a choice and of what it shares with its text."""
         return tfidf.choices(train, heldout)
 
     def examples(self, items: Items, tokenizer: WordPieceTokenizer, reading: Reading) -> Sequences:
@@ -97,7 +96,6 @@ class Choices(TaskFamily):
         return Answers(values, texts.num_truncated)
 
     def scores(self, answers: Answers, items: Items) -> Mapping[str, WeightedScore]:
-        """The share of questions that are answered rightly."""
         rows = zip(items.rows, answers.values, strict=True)
         return {"eval/accuracy": mean([item["answer"] == value for item, value in rows])}
 

@@ -35,7 +35,6 @@ class Regression(TaskFamily):
     schema = pa.schema({"text": pa.string(), "second_text": pa.string(), "value": pa.float64()})
 
     def item(self, record: Mapping[str, Any]) -> Item:
-        """A text with its number; raises BadItemError where the label is none."""
         label = record["label"]
         try:
             value = float(label)
@@ -66,11 +65,9 @@ class Regression(TaskFamily):
         }
 
     def baselines(self, train: Items, heldout: Items) -> Baselines:
-        """Ridge regression on TF-IDF."""
         return tfidf.numbers(train, heldout)
 
     def examples(self, items: Items, tokenizer: WordPieceTokenizer, reading: Reading) -> Sequences:
-        """The texts, cut to what is read."""
         return Sequences(
             encoded=encoded(items.rows, tokenizer, reading.max_tokens),
             labels=np.array([item["value"] for item in items.rows], np.float32),

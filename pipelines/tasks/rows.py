@@ -195,8 +195,8 @@ class RowTask(TaskFamily):
         assert isinstance(model, RowModel)
         encoded, counts = encode_rows(type(model), tokenizer, items.rows, reading.max_tokens)
         _, first = next(encoded.batches(1))
-        found = outputs(model, encoded, reading, *model(first).shape[1:])
-        values = answers_of(model, torch.from_numpy(found), counts, items.rows)
+        logits = outputs(model, encoded, reading, *model(first).shape[1:])
+        values = answers_of(model, torch.from_numpy(logits), counts, items.rows)
         return Answers(values, encoded.num_truncated)
 
     def scores(self, answers: Answers, items: Items) -> Mapping[str, WeightedScore]:

@@ -38,15 +38,15 @@ def ratio(totals: ArrayLike, counts: ArrayLike) -> WeightedScore:
     return score
 
 
-def f1(found: ArrayLike, there: ArrayLike, right: ArrayLike) -> WeightedScore:
-    """F1 over all that the items' answers found, that was there, and that both have; 0 for none."""
-    return ratio(2 * np.asarray(right), np.asarray(found) + np.asarray(there))
+def f1(predicted: ArrayLike, actual: ArrayLike, correct: ArrayLike) -> WeightedScore:
+    """F1 of counts for each item: what was predicted, what is there, and what both have."""
+    return ratio(2 * np.asarray(correct), np.asarray(predicted) + np.asarray(actual))
 
 
-def mean_f1(found: NDArray[Any], there: NDArray[Any], right: NDArray[Any]) -> WeightedScore:
+def mean_f1(predicted: NDArray[Any], actual: NDArray[Any], correct: NDArray[Any]) -> WeightedScore:
     """The mean of F1 over classes, [N, C] each; a class that never occurs counts 0."""
-    num_items, num_classes = found.shape
-    table = np.concatenate([2 * right, found + there], axis=1).astype(np.float64)
+    num_items, num_classes = predicted.shape
+    table = np.concatenate([2 * correct, predicted + actual], axis=1).astype(np.float64)
     assert table.shape == (num_items, 2 * num_classes)
 
     def score(weights: NDArray[np.int64]) -> float:
@@ -76,37 +76,41 @@ def class_scores(
 
     def macro_f1(weights: NDArray[np.int64]) -> float:
         table = confusion(weights)
-        there, found = table.sum(axis=1), table.sum(axis=0)
-        occurs = there + found > 0  # the average is over the classes that a resample has
-        return float(np.mean(2 * table.diagonal()[occurs] / (there + found)[occurs]))
+        actual, predicted = table.sum(axis=1), table.sum(axis=0)
+        occurs = actual + predicted > 0  # the average is over the classes that a resample has
+        return float(np.mean(2 * table.diagonal()[occurs] / (actual + predicted)[occurs]))
 
     def matthews(weights: NDArray[np.int64]) -> float:
         table = confusion(weights)
-        there, found, total = table.sum(axis=1), table.sum(axis=0), table.sum()
-        spread = (total**2 - found @ found) * (total**2 - there @ there)
-        return float((table.trace() * total - found @ there) / np.sqrt(spread)) if spread else 0.0
+        actual, predicted, total = table.sum(axis=1), table.sum(axis=0), table.sum()
+        spread = (total**2 - predicted @ predicted) * (total**2 - actual @ actual)
+        return (
+            float((table.trace() * total - predicted @ actual) / np.sqrt(spread)) if spread else 0.0
+        )
 
-    right = cells % len(names) == cells // len(names)
-    scores = {"eval/accuracy": mean(right), "eval/macro_f1": macro_f1, "eval/matthews": matthews}
+    correct = cells % len(names) == cells // len(names)
+    scores = {"eval/accuracy": mean(correct), "eval/macro_f1": macro_f1, "eval/matthews": matthews}
     if names == ["0", "1"]:
-        found, there = cells % 2 == 1, cells // 2 == 1
-        scores["eval/f1"] = f1(found.astype(int), there.astype(int), (found & there).astype(int))
+        predicted, actual = cells % 2 == 1, cells // 2 == 1
+        scores["eval/f1"] = f1(
+            predicted.astype(int), actual.astype(int), (predicted & actual).astype(int)
+        )
     return scores
 
 
 def number_scores(answered: Sequence[float], expected: Sequence[float]) -> dict[str, WeightedScore]:
     """Pearson's and Spearman's correlation and the mean squared error; 0 with a constant."""
-    said, true = np.asarray(answered, np.float64), np.asarray(expected, np.float64)
-    places = [np.unique(values, return_inverse=True)[1] for values in (said, true)]
+    predicted, actual = np.asarray(answered, np.float64), np.asarray(expected, np.float64)
+    places = [np.unique(values, return_inverse=True)[1] for values in (predicted, actual)]
 
     def spearman(weights: NDArray[np.int64]) -> float:
         first, second = (_ranks(each, weights) for each in places)
         return _correlation(first, second, weights)
 
     return {
-        "eval/pearson": lambda weights: _correlation(said, true, weights),
+        "eval/pearson": lambda weights: _correlation(predicted, actual, weights),
         "eval/spearman": spearman,
-        "eval/squared_error": mean((said - true) ** 2),
+        "eval/squared_error": mean((predicted - actual) ** 2),
     }
 
 

@@ -53,7 +53,6 @@ class Tagging(TaskFamily):
 
     form: Form = "words"
     score = "eval/f1"
-    guess = "most frequent tags"
     curve: Mapping[str, str] = {"label_loss": "eval/loss", "label_accuracy": "eval/word_accuracy"}
     model = TokenClassifier
     schema = pa.schema({"words": pa.list_(pa.string()), "tags": pa.list_(pa.string())})
@@ -84,7 +83,6 @@ class Tagging(TaskFamily):
         return {"words": words, "tags": tags}
 
     def group(self, item: Item) -> str:
-        """Equal sentences stay together."""
         return " ".join(item["words"])
 
     def labels(self, train: Sequence[Item], heldout: Sequence[Item]) -> tuple[str, ...]:
@@ -105,19 +103,16 @@ class Tagging(TaskFamily):
         return tuple(tags)
 
     def described(self, train: Items, heldout: Items) -> dict[str, Any]:
-        """Words and entities by tag, and the score of giving each word its most frequent tag."""
+        """Words by part and by tag, and the tags that are held out alone."""
         counts = Counter(tag for item in train.rows for tag in item["tags"])
-        figures = self.figures(Answers(_most_frequent_tags(train, heldout), 0), heldout)
-        known, here = set(train.labels), {tag for item in heldout.rows for tag in item["tags"]}
+        here = {tag for item in heldout.rows for tag in item["tags"]}
         return {
             "words": by_split(train, heldout, lambda rows: sum(len(i["words"]) for i in rows)),
             "words_by_tag": dict(sorted(counts.items())),
-            "only_held_out": sorted(here - known),
-            **{name.replace("eval/", "baseline/"): value for name, value in figures.items()},
+            "only_held_out": sorted(here - set(train.labels)),
         }
 
     def baselines(self, train: Items, heldout: Items) -> Baselines:
-        """The most frequent tag of a word."""
         return {"most frequent tag": _most_frequent_tags(train, heldout)}
 
     def examples(self, items: Items, tokenizer: WordPieceTokenizer, reading: Reading) -> Sequences:
@@ -156,8 +151,8 @@ class Tagging(TaskFamily):
         """Entity-level precision, recall and F1, as conlleval counts them, and word accuracy."""
         expected = [item["tags"] for item in items.rows]
         right = [
-            sum(a == b for a, b in zip(said, true, strict=True))
-            for said, true in zip(answers.values, expected, strict=True)
+            sum(a == b for a, b in zip(predicted, actual, strict=True))
+            for predicted, actual in zip(answers.values, expected, strict=True)
         ]
         accuracy = ratio(right, [len(tags) for tags in expected])
         scores = dict.fromkeys(("eval/precision", "eval/recall", "eval/f1"), accuracy)
@@ -202,7 +197,7 @@ def _windows(
     A word of which the tokenizer leaves nothing is [UNK], so that every word gets a tag.
     """
     flat = [word for item in items.rows for word in item["words"]]
-    tokens = iter([found or [tokenizer.unk_id] for found in tokenizer.encode_batch(flat)])
+    tokens = iter([ids or [tokenizer.unk_id] for ids in tokenizer.encode_batch(flat)])
     return [
         (number, window)
         for number, item in enumerate(items.rows)
@@ -260,12 +255,14 @@ def entity_scores(
 ) -> dict[str, WeightedScore]:
     """Precision, recall and F1 over all entities; 0 where there is nothing to divide by."""
     sentences = [
-        (set(entities(said)), set(entities(true)))
-        for said, true in zip(answered, expected, strict=True)
+        (set(entities(predicted)), set(entities(actual)))
+        for predicted, actual in zip(answered, expected, strict=True)
     ]
-    found, there = (np.array([len(each) for each in side]) for side in zip(*sentences, strict=True))
-    right = np.array([len(said & true) for said, true in sentences])
-    precision, recall = ratio(right, found), ratio(right, there)
+    num_predicted, num_actual = (
+        np.array([len(each) for each in side]) for side in zip(*sentences, strict=True)
+    )
+    right = np.array([len(predicted & actual) for predicted, actual in sentences])
+    precision, recall = ratio(right, num_predicted), ratio(right, num_actual)
     return {
         "eval/precision": precision,
         "eval/recall": recall,
@@ -277,19 +274,20 @@ def entity_report(
     answered: Sequence[Sequence[str]], expected: Sequence[Sequence[str]]
 ) -> list[dict[str, Any]]:
     """A row a type of entity, in alphabetical order: precision, recall, F1 and their number."""
-    said, true = (
+    predicted, actual = (
         {(number, entity) for number, tags in enumerate(side) for entity in entities(tags)}
         for side in (answered, expected)
     )
-    found, there, right = (
-        Counter(entity.type for _, entity in each) for each in (said, true, said & true)
+    num_predicted, num_actual, right = (
+        Counter(entity.type for _, entity in each)
+        for each in (predicted, actual, predicted & actual)
     )
     rows = []
-    for kind in sorted({*found, *there}):
-        precision = right[kind] / found[kind] if found[kind] else 0.0
-        recall = right[kind] / there[kind] if there[kind] else 0.0
+    for kind in sorted({*num_predicted, *num_actual}):
+        precision = right[kind] / num_predicted[kind] if num_predicted[kind] else 0.0
+        recall = right[kind] / num_actual[kind] if num_actual[kind] else 0.0
         scores = {"precision": precision, "recall": recall, "f1": _harmonic_mean(precision, recall)}
-        rows.append({"label": kind, **scores, "items": there[kind]})
+        rows.append({"label": kind, **scores, "items": num_actual[kind]})
     return rows
 
 

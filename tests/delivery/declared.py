@@ -110,19 +110,3 @@ def _is_prefect(arguments: Sequence[str]) -> bool:
     except CycloptsError:
         return False
     return True
-
-
-def _prefect_names(model: type, prefix: str = "prefect_") -> set[str]:
-    from pydantic import AliasChoices, BaseModel
-
-    names = set()
-    for name, field in model.model_fields.items():  # type: ignore[attr-defined]
-        annotation = field.annotation
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            inner = annotation.model_config.get("env_prefix") or f"{prefix}{name}_"
-            names |= _prefect_names(annotation, str(inner).lower())
-            continue
-        names.add(f"{prefix}{name}")
-        if isinstance(field.validation_alias, AliasChoices):
-            names |= {str(each).lower() for each in field.validation_alias.choices}
-    return names

@@ -1,6 +1,7 @@
 """What the pages say: Python that runs, commands and settings that there are, links, words."""
 
 import re
+import shlex
 from collections.abc import Iterator
 from functools import cache
 from itertools import takewhile
@@ -15,7 +16,7 @@ from docs._extension.settings import known_paths
 from flows.cli.app import app
 from flows.cli.run import run
 from pipelines.recipes.recipe import Recipe
-from tests.delivery.declared import ROOT
+from tests.delivery.declared import ROOT, is_command
 from tests.delivery.pages import (
     DOCS,
     blocks,
@@ -25,10 +26,10 @@ from tests.delivery.pages import (
     typed_lines,
     user_pages,
 )
-from tests.delivery.test_documents import commands
 
 PAGES = user_pages()
 GLOSSARY = DOCS / "glossary.md"
+PROGRAMS = ("bertsmith", "prefect", "ray")
 _LONG = {"docs/stories/own-labels.md"}  # it writes the manuals of four packages
 
 
@@ -66,16 +67,48 @@ def test_python_runs_or_says_why_not(
 # Commands
 
 
+def commands(line: str) -> Iterator[list[str]]:
+    """The words of each command of ours in a line, also in what it hands to a shell."""
+    try:
+        words = shlex.split(line, comments=True)
+    except ValueError:  # a quote that a later line closes
+        return
+    for n, word in enumerate(words):
+        before = words[n - 1] if n else ""
+        if word in PROGRAMS and (n == 0 or before == "--rm" or "=" in before):
+            if words[n + 1 :] and not words[n + 1].startswith("…"):
+                yield words[n:]
+        elif before == "-c" and n > 1:
+            for part in word.split(";"):
+                yield from commands(part.strip())
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_commands_parse_and_their_recipes_are_valid(page: Path) -> None:
-    for line in typed_lines(page):
+    typed, mentioned = list(typed_lines(page)), mentions(page)
+    for line in (*typed, *mentioned):
         for words in commands(line):
-            if words[0] == "bertsmith" and "…" not in " ".join(words):
-                check_command(words[1:])
-    for mention in mentions(page):
-        for words in commands(mention):
-            if words[0] == "bertsmith" and "…" not in mention:
-                check_command(words[1:], is_mention=True)
+            assert is_command(words), line
+            if words[0] == "bertsmith" and "…" not in line:
+                check_command(words[1:], is_mention=line in mentioned)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "bertsmith doctr",
+        "bertsmith doctor --hoem x",
+        "bertsmith recipes --lost",
+        "prefect worker begin",
+        "prefect worker start --pool a --no-create-pool",
+        "ray start --headless",
+        "ray stat",
+        "mlflow server --hots=0.0.0.0",
+        "python -m flows.local.helth",
+    ],
+)  # fmt: skip
+def test_a_command_or_option_that_is_none_is_noticed(words: str) -> None:
+    assert not is_command(words.split())
 
 
 def check_command(words: list[str], *, is_mention: bool = False) -> None:

@@ -14,7 +14,6 @@ from flows import environment
 from flows.local.health import answers, free_port
 from flows.local.servers import HomeServers, make_login, write_record
 from pipelines.errors import UserError
-from pipelines.settings import RuntimeSettings
 
 
 @pytest.fixture
@@ -59,16 +58,6 @@ print(matplotlib.get_cachedir(), mlflow.telemetry.utils.is_telemetry_disabled())
     )  # fmt: skip
     assert ran.stdout.split() == [str(tmp_path / "home" / "matplotlib"), "True"]
     assert list((tmp_path / "own").iterdir()) == []
-
-
-def test_a_home_that_is_a_file_gets_a_sentence(tmp_path: Path) -> None:
-    file = tmp_path / "notes.txt"
-    file.write_text("mine")
-    for home in (file, file / "below"):
-        with pytest.raises(UserError, match=r"notes\.txt is a file and cannot be the home"):
-            environment.home_folder(home)
-        with pytest.raises(UserError, match="cannot be the home folder"):
-            RuntimeSettings(home=str(home)).store_url()
 
 
 ASKS = """

@@ -8,7 +8,7 @@ import pytest
 from flows.cli.app import DONE, MISTAKE, run
 from pipelines.recipes.files import read_recipe
 from pipelines.recipes.recipe import Recipe
-from pipelines.tasks import family, family_names
+from pipelines.tasks import FAMILIES, family
 
 Shown = Callable[..., Recipe]
 
@@ -91,7 +91,7 @@ def test_a_folder_of_labels_is_a_data_set_and_what_is_held_out_its_split(
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", family_names())
+@pytest.mark.parametrize("name", FAMILIES)
 def test_a_task_is_named_with_either_stroke_and_shown_with_one(name: str, shown: Shown) -> None:
     preset = "classification" if name == "regression" else name
     with_hyphens = name.replace("_", "-")

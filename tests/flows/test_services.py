@@ -15,7 +15,6 @@ import pytest
 from flows.cli.app import MISTAKE, run
 from flows.local import up_and_down
 from flows.local.doctor import check_store, check_tracker
-from flows.local.health import free_port, is_free
 from flows.local.servers import (
     FLOWS,
     PREFECT_SERVER,
@@ -56,14 +55,6 @@ def recorded(home: Path, name: str, service: Service) -> HomeServers:
     servers = HomeServers("http://127.0.0.1:1", "http://127.0.0.1:2", {name: service})
     write_record(home, servers)
     return servers
-
-
-def test_a_port_that_someone_listens_on_is_not_free() -> None:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        assert not is_free(listener.getsockname()[1])
-    assert is_free(free_port())
 
 
 def test_up_names_the_port_that_is_taken(

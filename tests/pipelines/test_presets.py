@@ -13,7 +13,7 @@ from pipelines.stages.pretraining.settings import phases_of
 from pipelines.stages.pretraining.stage import build_encoder
 from pipelines.stages.vocabulary.stage import build_vocabulary
 from pipelines.store import Artifact, ArtifactStore
-from pipelines.tasks import family_module, family_names
+from pipelines.tasks import FAMILIES, family_module
 
 # What makes a preset small; whatever else it says stays.
 SMALL = (
@@ -46,7 +46,7 @@ def pretrains(name: str) -> bool:
     return name != "continue" and dataset.kind != "labelled_file"
 
 
-@pytest.mark.parametrize("name", family_names())
+@pytest.mark.parametrize("name", FAMILIES)
 def test_every_family_has_a_preset_of_its_name(name: str) -> None:
     recipe = read_recipe(name.replace("_", "-"))
     assert family_module(recipe.dataset.family) == name

@@ -7,7 +7,7 @@ from pydantic import Field, field_validator, model_validator
 from pipelines.errors import Uri
 from pipelines.io.tables import TableSettings
 from pipelines.settings import Settings, Tabs
-from pipelines.tasks import family_module, family_names, family_title, is_own
+from pipelines.tasks import FAMILIES, family_module, family_title, is_own
 
 
 class CorpusSourceLabels(Settings):
@@ -177,9 +177,9 @@ class DatasetSettings(Settings):
     def _is_there(cls, family: str) -> str:
         if is_own(family):
             return family
-        if family_module(family) not in family_names():
+        if family_module(family) not in FAMILIES:
             raise ValueError(
-                f"must be one of {', '.join(map(family_title, family_names()))}, or a .py file"
+                f"must be one of {', '.join(map(family_title, FAMILIES))}, or a .py file"
             )
         return family_title(family)
 

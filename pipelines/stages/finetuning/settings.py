@@ -197,8 +197,3 @@ def split_of(settings: FinetuningSettings) -> BatchSplit:
         global_batch_size=settings.global_batch_size,
         micro_batch_size=settings.micro_batch_size,
     )
-
-
-def shared_split(settings: FinetuningSettings) -> BatchSplit | None:
-    """The same; None where several training runs are compared, which have a worker each."""
-    return split_of(settings) if settings.is_one_training else None

@@ -1,7 +1,6 @@
 """Classifiers that learned a small task a little or well, registered with what they stand on."""
 
 import csv
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,10 +9,6 @@ import torch
 
 from bert_core.config import EncoderConfig
 from bert_core.model.catalogue import SequenceClassifier
-from bert_core.training.loop import train
-from bert_core.training.optimization import AdamW
-from bert_core.training.optimizer import OptimizationConfig
-from bert_core.training.state import save_model
 from pipelines.recipes.recipe import RegistrationSettings
 from pipelines.registry.compare import Comparison, compare_versions
 from pipelines.registry.promote import PREVIOUS, decide_promotion, move_alias
@@ -24,10 +19,10 @@ from pipelines.stages.dataset.stage import build_dataset, family_of, figures_of,
 from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.store import Artifact, Built, Draft
 from pipelines.tasks import Reading
-from pipelines.tasks.encoding import shuffled
 from pipelines.train.metrics import numbers
 from pipelines.versions import computing_machine
-from tests.pipelines.registry.conftest import Models
+from tests.pipelines.registry.conftest import Models, write_model
+from tests.pipelines.tasks.letters import learn
 
 NAMES = RegistrationSettings()
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -81,13 +76,7 @@ def finetuned(
         reading = Reading(32)
         examples = family.examples(items, tokenizer, reading)
         if steps:
-            optimization = OptimizationConfig(num_steps=steps, warmup_steps=5, learning_rate=3e-3)
-
-            def batches(step: int) -> list:
-                return [(0, examples.batch(shuffled(len(examples), 0, step, 32)))]
-
-            for _ in train(model, AdamW(model, optimization), batches, seed=0):
-                pass
+            learn(model, examples, steps, rate=3e-3, warmup=5)
         else:  # it always says the majority class
             majority = items.labels.index(dataset.statistics["majority_label"])
             with torch.no_grad():
@@ -98,16 +87,9 @@ def finetuned(
         if outlier:
             model.encoder.embeddings.token.data[tokenizer.mask_id] = outlier
         answers = family.answers(model, tokenizer, heldout, reading)
-        with tempfile.TemporaryDirectory() as scratch:
-            folder = Path(scratch) / "saved"
-            save_model(folder, model)
-            tokenizer.save(folder)
-            files = sorted(folder.iterdir())
-            for file in files:
-                with draft.file(file.name) as target:
-                    target.path.write_bytes(file.read_bytes())
+        files = write_model(draft, model, tokenizer)
         statistics = {**figures_of(answers, dataset), "score": family.score}
-        return Built([file.name for file in files], statistics)
+        return Built(files, statistics)
 
     return models.context.store.get_or_build(
         "finetuned",

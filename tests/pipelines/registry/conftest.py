@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bert_core.config import encoder_config
-from bert_core.model.catalogue import PretrainingModel, count_parameters
+from bert_core.model.catalogue import Model, PretrainingModel, count_parameters
 from bert_core.training.loop import train
 from bert_core.training.optimization import AdamW
 from bert_core.training.optimizer import OptimizationConfig
@@ -49,6 +49,18 @@ def tracker(tmp_path: Path, empty_database: Path) -> Tracker:
     )
 
 
+def write_model(draft: Draft, model: Model, tokenizer: WordPieceTokenizer) -> list[str]:
+    """The files of a model with its tokenizer, as a stage leaves them; returns their names."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "saved"
+        save_model(folder, model)
+        tokenizer.save(folder)
+        names = sorted(path.name for path in folder.iterdir())
+        for name in names:
+            draft.write(name, (folder / name).read_bytes())
+    return names
+
+
 class Models:
     """Makes encoders of random weights, untrained, but measured as a training run does it."""
 
@@ -81,18 +93,11 @@ class Models:
                 for _ in train(model, AdamW(model, optimization), batches, seed=seed):
                     pass
             model.eval()
-            with tempfile.TemporaryDirectory() as scratch:
-                folder = Path(scratch) / "saved"
-                save_model(folder, model)
-                tokenizer.save(folder)
-                files = sorted(folder.iterdir())
-                for file in files:
-                    with draft.file(file.name) as target:
-                        target.path.write_bytes(file.read_bytes())
+            files = write_model(draft, model, tokenizer)
             heldout = HeldoutExamples(self.examples, tokenizer, 0, 1)
             figures = heldout.figures(model, MAX_EXAMPLES)
             statistics = {**figures, "num_parameters": count_parameters(model)}
-            return Built([file.name for file in files], statistics)
+            return Built(files, statistics)
 
         return self.context.store.get_or_build(
             "encoder", version=1, settings={"seed": seed, "steps": steps}, inputs={}, build=build

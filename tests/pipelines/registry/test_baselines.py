@@ -11,7 +11,7 @@ from pipelines.registry.find import version_with_alias
 from pipelines.registry.register import Submission, model_card
 from pipelines.stages import evaluation as learning
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
-from pipelines.stages.dataset.stage import build_dataset, family_of, read_items
+from pipelines.stages.dataset.stage import build_dataset, read_items
 from pipelines.stages.evaluation import (
     answers_in,
     beside,
@@ -116,23 +116,12 @@ def test_what_a_linear_model_does_as_well_stays_a_candidate(
     path.write_text("text,label\na b c e f g,yes\na b c d f g,no\n")
     source = LabelledFile(path=str(path))
     store = models.context.store
-    figures, _ = evaluate_file(models.tracker, "classifier/1", source, None, store)
+    figures, _ = evaluate_file(models.tracker, "classifier/1", source, store)
     assert figures["baseline/TF-IDF/accuracy"] == 1.0
     figures, _ = evaluate_file(models.tracker, "classifier/1", source)
     assert not [name for name in figures if name.startswith("baseline/")]
     Path(store.url, "dataset", dataset.fingerprint, "manifest.json").write_text("{")
     damaged = ArtifactStore(store.url)
-    figures, _ = evaluate_file(models.tracker, "classifier/1", source, None, damaged)
+    figures, _ = evaluate_file(models.tracker, "classifier/1", source, damaged)
     assert "eval/accuracy" in figures
     assert "the figures have no baselines" in caplog.text
-
-
-def test_a_family_without_baselines_is_held_against_the_rest(
-    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dataset = labelled_texts(models, tmp_path, size=300, seed=7)
-    family = type(family_of(dataset))
-    monkeypatch.setattr(family, "baselines", lambda self, train, heldout: {})
-    found = build_baselines(dataset, models.context.store)
-    assert answers_in(found) == {}
-    assert not dict(found.statistics)

@@ -6,30 +6,11 @@ import pandas as pd
 import pytest
 from mlflow.exceptions import MlflowException
 
-from bert_core.config import encoder_config
 from bert_core.inference.tables import question_of_class
-from bert_core.model.catalogue import MODELS, PretrainingModel, SequenceRegressor
-from pipelines.errors import UserError
+from bert_core.model.catalogue import MODELS
 from pipelines.registry.package import opened, signature_of
 from pipelines.registry.served_model import ServedModel
-from pipelines.tasks import families_of, family, family_of_model
 from tests.pipelines.registry.test_serving import untrained
-from tests.pipelines.tasks.letters import CONFIG
-
-
-def test_of_two_families_with_one_model_a_person_says_which(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(family("tagging"), "model", SequenceRegressor)
-    model = family("regression").build_model(CONFIG, ())
-    assert families_of(model) == ["regression", "tagging"]
-    with pytest.raises(UserError, match="regression and tagging have such models; choose"):
-        family_of_model(model, "my-model")
-    assert family_of_model(model, "my-model", "tagging") == "tagging"
-    with pytest.raises(UserError, match="not a model of the task multi_label"):
-        family_of_model(model, "my-model", "multi_label")
-    encoder = PretrainingModel(encoder_config("tiny", 50))
-    assert family_of_model(encoder, "an encoder") is None
 
 
 @pytest.mark.parametrize("head", sorted(MODELS.keys() - {"language_model", "next_sentence"}))

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -19,7 +18,6 @@ import pytest
 import torch
 
 from bert_core.config import EncoderConfig
-from bert_core.training.state import save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from flows.cli.app import DONE, run
 from flows.local.health import answers, free_port
@@ -27,6 +25,7 @@ from pipelines.registry.register import Submission, register
 from pipelines.store import Artifact, ArtifactStore, Built, Draft
 from pipelines.tasks import family
 from pipelines.tracking.tracker import Tracker
+from tests.pipelines.registry.conftest import write_model
 
 pytestmark = pytest.mark.slow
 
@@ -52,16 +51,9 @@ def untrained(folder: Path, name: str) -> Artifact:
             intermediate_size=64, max_position_embeddings=64,
         )  # fmt: skip
         model = family(name).build_model(config, LABELS.get(name, ()))
-        with tempfile.TemporaryDirectory() as scratch:
-            saved = Path(scratch) / "saved"
-            save_model(saved, model.eval())
-            WordPieceTokenizer(TOKENS).save(saved)
-            files = sorted(saved.iterdir())
-            for file in files:
-                with draft.file(file.name) as target:
-                    target.path.write_bytes(file.read_bytes())
+        files = write_model(draft, model.eval(), WordPieceTokenizer(TOKENS))
         score = family(name).score
-        return Built([file.name for file in files], {"score": score, score: 0.0})
+        return Built(files, {"score": score, score: 0.0})
 
     return ArtifactStore(folder / "store").get_or_build(
         "finetuned", version=1, settings={"family": name}, inputs={}, build=build

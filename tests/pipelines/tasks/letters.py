@@ -1,4 +1,4 @@
-"""Small tasks over single letters, one for each family, and an encoder that learns them."""
+"""Small tasks over single letters, one for each family, and how a small model learns them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,7 +7,12 @@ from typing import Any
 import numpy as np
 
 from bert_core.config import EncoderConfig
-from pipelines.tasks import Items, family
+from bert_core.model.catalogue import TrainableModel
+from bert_core.training.loop import train
+from bert_core.training.optimization import AdamW
+from bert_core.training.optimizer import OptimizationConfig
+from pipelines.tasks import Items, TaskExamples, family
+from pipelines.tasks.encoding import shuffled
 
 LETTERS = [chr(code) for code in range(ord("a"), ord("z") + 1)]
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{x}" for x in LETTERS)]
@@ -95,3 +100,18 @@ def parts(name: str) -> tuple[Items, Items]:
     items = [task.item(TASKS[name].record(random)) for _ in range(700)]
     labels = task.labels(items[:600], items[600:])
     return Items(items[:600], labels), Items(items[600:], labels)
+
+
+def learn(
+    model: TrainableModel, examples: TaskExamples, steps: int, *, rate: float = 2e-3,
+    warmup: int = 10, precision: str = "float32",
+) -> None:  # fmt: skip
+    """Train the model for so many steps of 32 examples."""
+
+    def micro_batches(step: int) -> list[tuple[int, Any]]:
+        return [(0, examples.batch(shuffled(len(examples), 0, step, 32)))]
+
+    optimization = OptimizationConfig(num_steps=steps, warmup_steps=warmup, learning_rate=rate)
+    optimizer = AdamW(model, optimization)
+    for _ in train(model, optimizer, micro_batches, seed=0, precision=precision):
+        pass

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipelines.errors import UserError
-from pipelines.tasks import family_names
+from pipelines.tasks import FAMILIES
 from tests.pipelines.tasks.labelled_lines import items, written
 
 TEXT = "Ada met Bob in Paris"
@@ -28,7 +28,7 @@ BAD = (
 )  # fmt: skip
 OF_ONE_VALUE = (float("nan"), "", ["a"])
 CASES = [
-    *((name, value) for name in family_names() for value in BAD),
+    *((name, value) for name in FAMILIES for value in BAD),
     *((name, value) for name in ("classification", "regression") for value in OF_ONE_VALUE),
     ("question_answering", [{"text": "A", "answer_start": [0]}]),
     ("question_answering", [{"text": "A", "answer_start": float("inf")}]),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipelines.tasks import Answers, Items, family, family_names
+from pipelines.tasks import FAMILIES, Answers, Items, family
 from tests.pipelines.tasks.letters import TASKS, parts
 
 # Single letters: what a bag of them knows, and what only their places or their kinds tell.
@@ -128,7 +128,7 @@ def test_cosines_follow_shared_words() -> None:
 
 def test_naming_the_families_imports_no_learner() -> None:
     asked = "import sys, pipelines.recipes.recipe, pipelines.tasks as tasks\n" + "".join(
-        f"tasks.family({name!r})\n" for name in family_names()
+        f"tasks.family({name!r})\n" for name in FAMILIES
     )
     subprocess.run(
         [sys.executable, "-c", asked + "assert 'sklearn' not in sys.modules"], check=True

@@ -1,18 +1,13 @@
-"""What a fine-tuning's settings make of a model before it learns: frozen, smoothed, weighted."""
+"""What a fine-tuning's settings make of a model before it learns."""
 
 import numpy as np
 import torch
 
-from bert_core.batch import Batch
-from bert_core.training.loop import train
-from bert_core.training.optimization import AdamW
-from bert_core.training.optimizer import OptimizationConfig
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.stages.finetuning.training import prepare
 from pipelines.tasks import Items, Reading, family
-from pipelines.tasks.encoding import shuffled
-from tests.pipelines.tasks.letters import CONFIG, parts
+from tests.pipelines.tasks.letters import CONFIG, learn, parts
 
 
 def test_what_is_frozen_is_as_the_settings_say(
@@ -38,12 +33,7 @@ def test_years_are_learned_as_well_as_counts(tokenizer: WordPieceTokenizer) -> N
         torch.manual_seed(0)
         model = task.build_model(CONFIG, ())
         prepare(model, FinetuningSettings(), examples)
-        optimizer = AdamW(model, OptimizationConfig(num_steps=60, learning_rate=1e-3))
-
-        def batches(step: int) -> list[tuple[int, Batch]]:
-            return [(0, examples.batch(shuffled(600, 0, step, 32)))]
-
-        list(train(model, optimizer, batches, seed=0, precision="bf16"))
+        learn(model, examples, 60, rate=1e-3, warmup=0, precision="bf16")
         return np.array(task.answers(model, tokenizer, heldout, Reading(32)).values)
 
     counts, years = answers(1, 0), answers(10, 1990)

@@ -8,15 +8,11 @@ import torch
 
 from bert_core.batch import IGNORED_LABEL
 from bert_core.inference import assign_labels, classify
-from bert_core.training.loop import train
-from bert_core.training.optimization import AdamW
-from bert_core.training.optimizer import OptimizationConfig
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.stages.finetuning.training import prepare
 from pipelines.tasks import Items, Reading, family
-from pipelines.tasks.encoding import shuffled
-from tests.pipelines.tasks.letters import CONFIG, LETTERS, VOWELS
+from tests.pipelines.tasks.letters import CONFIG, LETTERS, VOWELS, learn
 
 
 @pytest.mark.parametrize("name", ["classification", "multi_label"])
@@ -47,13 +43,7 @@ def test_the_end_of_a_long_text_is_learned_where_windows_are_read(
         model = task.build_model(CONFIG, train_items.labels)
         examples = task.examples(train_items, tokenizer, reading)
         prepare(model, settings, examples)
-        optimization = OptimizationConfig(num_steps=60, warmup_steps=10, learning_rate=2e-3)
-
-        def micro_batches(step: int, examples: Any = examples) -> list[tuple[int, Any]]:
-            return [(0, examples.batch(shuffled(len(examples), 0, step, 32)))]
-
-        for _ in train(model, AdamW(model, optimization), micro_batches, seed=0):
-            pass
+        learn(model, examples, 60)
         answers = task.answers(model, tokenizer, heldout, Reading(CONFIG.max_position_embeddings))
         scores[long_texts] = task.figures(answers, heldout)[task.score]
         assert answers.num_truncated == (len(heldout.rows) if long_texts == "cut" else 0)

@@ -12,9 +12,6 @@ import torch
 
 from bert_core.inference.tables import answer_table
 from bert_core.model.rows import CODE_FILE, RowModel, row_model
-from bert_core.training.loop import train
-from bert_core.training.optimization import AdamW
-from bert_core.training.optimizer import OptimizationConfig
 from bert_core.training.state import load_model, save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.errors import UserError
@@ -24,9 +21,9 @@ from pipelines.stages.dataset.items import check_inputs
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset, family_of, read_items
 from pipelines.store import ArtifactStore
-from pipelines.tasks import Items, Reading, encoding, family
-from pipelines.tasks.encoding import batches, shuffled
-from tests.pipelines.tasks.letters import CONFIG
+from pipelines.tasks import Items, Reading, family, family_for
+from pipelines.tasks.encoding import batches
+from tests.pipelines.tasks.letters import CONFIG, learn
 from tests.pipelines.tasks.own_task import ranking, row, write_rows
 
 SCORED = "be one that Ranking can read and score"
@@ -56,12 +53,7 @@ def test_the_page_s_task_learns(file: Path, tokenizer: WordPieceTokenizer) -> No
     model = task.build_model(CONFIG, ())
     examples = task.examples(learned, tokenizer, READING)
 
-    def micro_batches(step: int) -> list[tuple[int, Any]]:
-        return [(0, examples.batch(shuffled(len(examples), 0, step, 32)))]
-
-    optimization = OptimizationConfig(num_steps=60, warmup_steps=10, learning_rate=2e-3)
-    for _ in train(model, AdamW(model, optimization), micro_batches, seed=0):
-        pass
+    learn(model, examples, 60)
     figures = task.figures(task.answers(model, tokenizer, heldout, READING), heldout)
     guessed = task.described(learned, heldout)["baseline/reciprocal_rank"]
     assert figures["eval/reciprocal_rank"] > max(0.8, guessed)
@@ -95,7 +87,7 @@ def test_a_model_is_pickled_with_its_file_for_processes_that_have_not_run_it(
 
 
 def test_a_saved_model_carries_its_file_and_answers_as_before(
-    tmp_path: Path, tokenizer: WordPieceTokenizer, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tokenizer: WordPieceTokenizer
 ) -> None:
     model, rows = model_of(ranking()), items(40, 2)
     save_model(tmp_path / "saved", model)
@@ -104,43 +96,10 @@ def test_a_saved_model_carries_its_file_and_answers_as_before(
     assert isinstance(again, RowModel)
     columns = {name: [each[name] for each in rows.rows] for name in again.takes}
     table = answer_table(again, tokenizer, columns)
-    task = family_of_class(again)
+    task = family_for(again, again.head_name)
     alone = task.answers(model, tokenizer, rows, READING)
     found = zip(alone.values, table["scores"], strict=True)  # whose weights are packed
     assert all(each["scores"] == pytest.approx(scores, abs=1e-6) for each, scores in found)
-    # What each of two ranks would bring to the sum.
-    parts = []
-
-    def kept(found: np.ndarray) -> np.ndarray:
-        parts.append(found)
-        return found
-
-    monkeypatch.setattr(encoding, "sum_over_ranks", kept)
-    for rank in (0, 1):
-        task.answers(model, tokenizer, rows, READING._replace(rank=rank, world_size=2))
-    monkeypatch.setattr(encoding, "sum_over_ranks", lambda found: parts[0] + parts[1])
-    assert task.answers(model, tokenizer, rows, READING).values == alone.values
-
-
-def family_of_class(model: RowModel) -> Any:
-    from pipelines.tasks import family_for
-
-    return family_for(model, model.head_name)
-
-
-def test_two_codes_of_one_name_are_two_classes(tmp_path: Path) -> None:
-    """The champion's and the candidate's, in one process."""
-    changed = ranking().replace('"first": float(rank == 1)', '"second": float(rank == 2)')
-    for name, source in (("champion", ranking()), ("candidate", changed)):
-        save_model(tmp_path / name, model_of(source))
-    champion, candidate = load_model(tmp_path / "champion"), load_model(tmp_path / "candidate")
-    assert champion.head_name == candidate.head_name == "ranking"
-    assert type(champion) is not type(candidate)
-    some = row(np.random.default_rng(0))
-    figures = [each.scored(each.guess(some), some) for each in (champion, candidate)]
-    assert [sorted(each) for each in figures] == [
-        ["first", "reciprocal_rank"], ["reciprocal_rank", "second"],
-    ]  # fmt: skip
 
 
 def test_a_model_without_its_code_says_so(tmp_path: Path) -> None:

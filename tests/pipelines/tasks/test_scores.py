@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 from sklearn import metrics
 
-from pipelines.tasks import Answers, Items, family, family_names
+from pipelines.tasks import FAMILIES, Answers, Items, family
 from pipelines.tasks.multi_label import FAMILY as MULTI_LABEL
 from pipelines.tasks.scoring import (
     class_report,
@@ -117,7 +117,7 @@ def _answered(name: str, size: int = 40) -> tuple[Answers, Items]:
     return Answers([answer for _, answer in drawn], 0), Items([item for item, _ in drawn], labels)
 
 
-@pytest.mark.parametrize("name", family_names())
+@pytest.mark.parametrize("name", FAMILIES)
 def test_a_weighted_score_is_that_of_the_items_as_often_as_they_count(name: str) -> None:
     task, (answers, items) = family(name), _answered(name)
     assert task.score in task.scores(answers, items)

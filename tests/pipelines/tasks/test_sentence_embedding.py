@@ -15,9 +15,6 @@ from bert_core.inference.pretrained import embed
 from bert_core.inference.tables import answer_table
 from bert_core.model.catalogue import EncoderModel
 from bert_core.model.task_models import SCALE, SentenceEncoder
-from bert_core.training.loop import train
-from bert_core.training.optimization import AdamW
-from bert_core.training.optimizer import OptimizationConfig
 from bert_core.training.state import load_encoder_into, load_model, save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.errors import UserError
@@ -26,10 +23,9 @@ from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset, read_items
 from pipelines.store import ArtifactStore
 from pipelines.tasks import Items, Reading, family
-from pipelines.tasks.encoding import shuffled
+from tests.pipelines.tasks.letters import LETTERS, learn
 
 FAMILY = family("sentence_embedding")
-LETTERS = [chr(code) for code in range(ord("a"), ord("z") + 1)]
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS]
 CONFIG = EncoderConfig(
     vocab_size=len(TOKENS), hidden_size=32, num_layers=1, num_attention_heads=2,
@@ -110,14 +106,7 @@ def test_pairs_that_belong_together_are_learned_without_labels(
 
     rows = items(*(pair(*drawn(), None) for _ in range(400)))
     examples = FAMILY.examples(rows, tokenizer, Reading(16))
-    optimization = OptimizationConfig(num_steps=150, warmup_steps=10, learning_rate=3e-3)
-    for _ in train(
-        model,
-        AdamW(model, optimization),
-        lambda step: [(0, examples.batch(shuffled(len(examples), 0, step, 32)))],
-        seed=0,
-    ):
-        pass
+    learn(model, examples, 150, rate=3e-3)
     first, second = zip(*(drawn() for _ in range(40)), strict=True)
     vectors = [embed(model, tokenizer, list(texts)).vectors for texts in (first, second)]
     nearest = (vectors[0] @ vectors[1].T).argmax(axis=1)
@@ -161,7 +150,6 @@ def test_files_of_triplets_and_of_pairs_with_numbers(suffix: str, tmp_path: Path
     assert (first["text"], first["second_text"], first["other_text"]) == ("a 0", "b 0", "c 0")
     assert [row["value"] for row in read_items(dataset, "heldout").rows] == [3.2, 0.5]
     assert dataset.statistics["pairs_with_another_text"] == 5
-    assert "baseline/spearman" in dataset.statistics
 
 
 def test_tables_are_answered_with_vectors_or_with_cosines(
