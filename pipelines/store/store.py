@@ -15,7 +15,6 @@ from filelock import FileLock, Timeout
 from fsspec.implementations.local import LocalFileSystem
 from pydantic import BaseModel
 
-from pipelines.errors import UserError
 from pipelines.store.access import (
     create_only,
     flush,
@@ -160,16 +159,7 @@ class ArtifactStore:
         """The draft that this code builds the artifact in, as an interrupted build left it."""
         folder = f"{self.root}/{kind}"
         code = hashlib.sha256(code_version().encode()).hexdigest()[:8]
-        root = f"{folder}/{fingerprint}"
-        if not self.is_local:
-            root = f"{root}/{_REMOTE_FOLDER}"
-        elif Path(root).exists():
-            raise UserError(
-                f"{root} has no {MANIFEST_NAME} and stands where an artifact is to be published; "
-                "remove it and run again"
-            )
-        else:
-            root = f"{folder}/.draft-{fingerprint}-{code}"
+        root = f"{folder}/{fingerprint}" + ("" if self.is_local else f"/{_REMOTE_FOLDER}")
         draft = Draft(fingerprint, self.filesystem, root, f"{folder}/.work-{fingerprint}-{code}")
         with store_errors_explained(self.url):
             draft.note(INPUTS_NAME, json.dumps(dict(inputs)))
@@ -178,20 +168,19 @@ class ArtifactStore:
     def _publish(self, draft: Draft, manifest: Manifest) -> bool:
         """Make the files visible as an artifact; False where another builder was first.
 
-        Local files become visible by one rename, after all of them are on the disk; those on an
-        object store by a manifest that only one builder creates.
+        The manifest does that: on a local disk once all that it names is there to stay, on an
+        object store as a file that only one builder creates.
         """
         root = f"{self.root}/{manifest.kind}/{manifest.fingerprint}"
         text = manifest.to_json()
         if not self.is_local:
             return create_only(self.filesystem, f"{root}/{MANIFEST_NAME}", text.encode())
-        folder = Path(draft.root)
+        folder = Path(root)
         folder.mkdir(exist_ok=True)
         for path in folder.rglob("*"):  # an earlier build of the draft may have named others
             if path.is_file() and path.relative_to(folder).as_posix() not in manifest.files:
                 path.unlink()
-        write_to_disk(folder / MANIFEST_NAME, text)
         flush_folders(folder)
-        folder.rename(root)
         flush(folder.parent)
+        write_to_disk(folder / MANIFEST_NAME, text)
         return True

@@ -169,31 +169,21 @@ def test_what_other_code_began_starts_over_and_is_left_for_prune(
     assert [interrupted(version) for version in "1122"] == [False, True, False, True]
     (leftover,) = take_inventory(store)
     assert leftover.manifest is None
-    assert len([path for path in leftover.files if path.endswith("a.txt")]) == 1 + store.is_local
+    assert len([path for path in leftover.files if path.endswith("a.txt")]) == 1
 
 
-def test_a_folder_in_an_artifacts_place_is_refused_before_anything_is_built(tmp_path: Path) -> None:
-    store = ArtifactStore(tmp_path)
-    root = Path(_build(store).root)
-    (root / "manifest.json").unlink()
-    with pytest.raises(UserError, match=r"has no manifest.json .* remove it and run again"):
-        _build(store, lambda draft: pytest.fail("it was built"))
-    assert (root / "a.txt").exists()
-
-
-def test_a_crash_between_manifest_and_rename_leaves_a_draft_that_goes_on(
+def test_a_crash_before_the_manifest_leaves_a_draft_that_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def crash(self: Path, target: Path) -> None:
+    def crash(path: Path, text: str) -> None:
         raise KeyboardInterrupt
 
     store = ArtifactStore(tmp_path)
     with monkeypatch.context() as context:
-        context.setattr(Path, "rename", crash)
+        context.setattr("pipelines.store.store.write_to_disk", crash)
         with pytest.raises(KeyboardInterrupt):
             _build(store)
-    (draft,) = (tmp_path / "thing").glob(".draft-*")
-    assert (draft / "manifest.json").exists()
+    assert not list(tmp_path.rglob("manifest.json"))
 
     def go_on(draft: Draft) -> Built:
         assert draft.finished("a.txt") is not None
@@ -203,31 +193,32 @@ def test_a_crash_between_manifest_and_rename_leaves_a_draft_that_goes_on(
     # What an earlier build had written and this one does not name is not published.
     names = sorted(path.name for path in Path(artifact.root).rglob("*") if path.is_file())
     assert names == ["a.txt", "manifest.json"]
-    assert not list((tmp_path / "thing").glob(".[dw]*"))
+    assert not list((tmp_path / "thing").glob(".work*"))
 
 
-def test_everything_is_on_the_disk_before_the_rename_counts(
+def test_everything_is_on_the_disk_before_the_manifest_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events: list[tuple[str, int]] = []
-    fsync, rename = os.fsync, Path.rename
+    fsync, replace = os.fsync, Path.replace
 
     def note_fsync(descriptor: int) -> None:
         events.append(("on disk", os.fstat(descriptor).st_ino))
         fsync(descriptor)
 
-    def note_rename(self: Path, target: Path) -> Path:
-        events.append(("renamed", self.stat().st_ino))
-        return rename(self, target)
+    def note_replace(self: Path, target: Path) -> Path:
+        events.append((f"there is {Path(target).name}", self.stat().st_ino))
+        return replace(self, target)
 
     monkeypatch.setattr(os, "fsync", note_fsync)
-    monkeypatch.setattr(Path, "rename", note_rename)
+    monkeypatch.setattr(Path, "replace", note_replace)
     root = Path(_build(ArtifactStore(tmp_path)).root)
-    renamed = events.index(("renamed", root.stat().st_ino))
-    before = {inode for event, inode in events[:renamed] if event == "on disk"}
-    for path in (root, *root.rglob("*")):
+    manifest = root / "manifest.json"
+    published = events.index((f"there is {manifest.name}", manifest.stat().st_ino))
+    before = {inode for event, inode in events[:published] if event == "on disk"}
+    for path in (root.parent, root, *root.rglob("*")):
         assert path.stat().st_ino in before, path
-    assert ("on disk", root.parent.stat().st_ino) in events[renamed:]
+    assert ("on disk", root.stat().st_ino) in events[published:]
 
 
 @pytest.mark.parametrize("name", ["", "/a", "a//b", "../a", "a/../b", "./a", "a\\b", "C:a", "a\0"])
