@@ -16,7 +16,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import chdir, contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import joblib
 
@@ -192,11 +192,6 @@ def keep_signal_handlers() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def is_driver() -> bool:
-    """Whether this process leads a Ray of its own, and is no task of one."""
-    return ray.get_runtime_context().get_task_id() is None
-
-
 _END_SECONDS = 90.0  # of tasks that are interrupted
 _MOMENT_SECONDS = 0.5
 
@@ -214,15 +209,16 @@ def map_tasks(
 ) -> list[Result]:
     """`[function(item) for item in items]`, as Ray tasks, at most `num_workers` at once.
 
-    `function` and the items are pickled: pass large inputs as paths. Items of an iterator are
-    taken as workers become free. A task whose worker dies is run again; an error that `function`
-    raises is raised here as it was. A task that only waits for others holds no CPU (`cpus_each` =
-    0), and gets time to end them if an error or a stop ends this call. `on_result(index, result)`
-    is called in the order of completion.
+    `function` and the items are pickled; a worker process reads `function` once for all of its
+    tasks, so that it may hold a model. Items of an iterator are taken as workers become free. A
+    task whose worker dies is run again; an error that `function` raises is raised here as it was.
+    A task that only waits for others holds no CPU (`cpus_each` = 0), and gets time to end them if
+    an error or a stop ends this call. `on_result(index, result)` is called in the order of
+    completion.
     """
     connect()
     remote = ray.remote(num_cpus=cpus_each, max_retries=3)(_call)
-    handle = ray.put(function)
+    handle = [ray.put(function)]  # in a list: Ray would read it for each task
     results: dict[int, Result] = {}
     # Futures, because a signal that arrives in `ray.wait` is lost if it raises anything other than
     # KeyboardInterrupt, and Prefect's handler does.
@@ -248,21 +244,9 @@ def map_tasks(
         _end([task for _, task in running.values()], politely=cpus_each == 0)
 
 
-class Shared(Generic[Result]):
-    """A value for tasks; each worker process reads it once for all of its tasks."""
-
-    def __init__(self, value: Result) -> None:
-        connect()
-        self._handle = ray.put(value)
-
-    def value(self) -> Result:
-        """The value; do not change it."""
-        value: Result = _read(self._handle)
-        return value
-
-
 @lru_cache(maxsize=1)
 def _read(handle: "ray.ObjectRef") -> Any:
+    """What many tasks of this process need, read once."""
     return ray.get(handle)
 
 
@@ -285,8 +269,8 @@ def _end(tasks: "list[ray.ObjectRef]", *, politely: bool) -> None:
         ray.cancel(task, force=True)  # an interrupted import would spoil the worker
 
 
-def _call(function: Callable[[Any], Any], item: Any) -> Any:
-    return function(item)
+def _call(handle: "list[ray.ObjectRef]", item: Any) -> Any:
+    return _read(handle[0])(item)
 
 
 def _result_of(task: Future[Any]) -> Any:
@@ -335,9 +319,6 @@ def what_to_do(loss: BaseException) -> str:
 
 _ANSWER_SECONDS = 120.0  # of all nodes; what is shipped to them has to arrive first
 
-# Nodes that answered well, each with the store and the database that it was asked about.
-_known: set[tuple[str, str, Path | None]] = set()
-
 
 def check_nodes(store: ArtifactStore, database: Path | None = None) -> None:
     """Check that every node of the cluster that RAY_ADDRESS names can work with this process.
@@ -348,13 +329,7 @@ def check_nodes(store: ArtifactStore, database: Path | None = None) -> None:
     if not os.environ.get("RAY_ADDRESS"):
         return
     connect()
-    unknown = {
-        node["NodeID"]: node["NodeManagerAddress"]
-        for node in ray.nodes()
-        if node["Alive"] and (node["NodeID"], store.url, database) not in _known
-    }
-    if not unknown:
-        return
+    alive = {n["NodeID"]: n["NodeManagerAddress"] for n in ray.nodes() if n["Alive"]}
     probe = f"{store.root}/.probe-{uuid.uuid4().hex}"  # no kind of artifact has such a name
     with store_errors_explained(store.url):
         store.filesystem.makedirs(store.root, exist_ok=True)
@@ -362,15 +337,14 @@ def check_nodes(store: ArtifactStore, database: Path | None = None) -> None:
     question = (store, probe, computing_versions(), platform.node(), database)
     try:
         asked = {}
-        for node_id in unknown:
+        for node_id in alive:
             there: Any = NodeAffinitySchedulingStrategy(node_id, soft=False)  # Ray's types lack it
             task = ray.remote(num_cpus=0, max_calls=1, scheduling_strategy=there)(_problem)
             asked[node_id] = task.remote(*question)
         for node_id, reference in asked.items():
-            where = f"the node {unknown[node_id]} of the cluster at {os.environ['RAY_ADDRESS']}"
+            where = f"the node {alive[node_id]} of the cluster at {os.environ['RAY_ADDRESS']}"
             if problem := answer_of(reference, where, _ANSWER_SECONDS):
                 raise UserError(f"{where} {problem}")
-            _known.add((node_id, store.url, database))
     finally:
         with store_errors_explained(store.url):
             store.filesystem.rm_file(probe)

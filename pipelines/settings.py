@@ -1,9 +1,8 @@
 """The base of all settings, our environment variables, and the surroundings of a run."""
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic_core import CoreSchema
@@ -46,21 +45,6 @@ class Settings(BaseModel):
         What is saved or shown is `model_dump(mode="json")`, which has none.
         """
         return self.model_dump(exclude_unset=only_what_was_set)
-
-
-VARIABLES: Final[Mapping[str, str]] = {
-    "BERTSMITH_HOME": "folder of a local set-up: store, registry, logs; default .bertsmith",
-    "BERTSMITH_STORE": "artifact store, a folder or s3://…; default the store of the home",
-    "BERTSMITH_CACHE": "folder for copies of remote artifacts; default ~/.cache/bertsmith",
-    "BERTSMITH_CACHE_BYTES": "how large the cache may grow; default 50 GiB",
-    "BERTSMITH_WAIT_FOR_NODES_SECONDS": "how long a training run waits for nodes; default 0",
-    "BERTSMITH_MLFLOW_LOGIN": "http://user:password@host:port of the MLflow server that we serve",
-    # Of the image, its composition and its manifests (infra/).
-    "BERTSMITH_CREDENTIALS": "file of NAME=value lines that the image reads first",
-    "BERTSMITH_RAY_HEAD": "host:port of a cluster that the image joins beside its command",
-    "BERTSMITH_IMAGE": "the image of our roles",
-    "BERTSMITH_LISTEN": "address that the composition's pages listen on; default 127.0.0.1",
-}
 
 
 def home_folder(home: str | Path | None = None) -> Path:
@@ -152,13 +136,12 @@ class RuntimeSettings(Settings):
         default="auto",
         description="Device to train on: cpu; gpu (one per worker); auto: GPUs if there are any.",
     )
-    wait_for_nodes_seconds: int | None = Field(
-        default=None,
+    wait_for_nodes_seconds: int = Field(
+        default=0,
         ge=0,
         le=86_400,
         description="How long a training run waits for nodes of the cluster's autoscaler if its "
-        "smallest number of workers does not fit; 0: it fails at once; empty: "
-        "$BERTSMITH_WAIT_FOR_NODES_SECONDS, or 0.",
+        "smallest number of workers does not fit; 0: it fails at once.",
     )
     max_failures: int = Field(
         default=3,
@@ -187,15 +170,3 @@ class RuntimeSettings(Settings):
     def named_tracker(self) -> str:
         """The tracker's URI that the recipe or the environment names; empty for the home's own."""
         return self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", "")
-
-    def with_waiting_resolved(self) -> "RuntimeSettings":
-        """The same with a number for `wait_for_nodes_seconds`; UserError where there is none."""
-        if self.wait_for_nodes_seconds is not None:
-            return self
-        text = os.environ.get("BERTSMITH_WAIT_FOR_NODES_SECONDS") or "0"
-        if not text.isdecimal():
-            raise UserError(
-                f"BERTSMITH_WAIT_FOR_NODES_SECONDS is {text!r}; set a number of seconds such as "
-                "900, or unset it"
-            )
-        return self.model_copy(update={"wait_for_nodes_seconds": int(text)})

@@ -161,7 +161,7 @@ def open_context(
     """The surroundings that stages are given."""
     return StageContext(
         store=ArtifactStore(runtime.store_url()),
-        runtime=runtime.with_waiting_resolved(),
+        runtime=runtime,
         observe=observe,
         tracker=open_tracker(runtime, tags),
     )

@@ -15,7 +15,7 @@ import torch
 from pydantic import Field
 
 from bert_core.inference.tables import Question, is_blank, question_of
-from pipelines.cluster import Shared, map_tasks
+from pipelines.cluster import map_tasks
 from pipelines.errors import Uri, UserError, first_line
 from pipelines.io.files import expand, size_and_digest
 from pipelines.io.tables import TableSettings
@@ -153,7 +153,7 @@ def _predict(
                 )
 
     map_tasks(
-        partial(write_answers, draft, Shared(opened), reference, asked),
+        partial(write_answers, draft, opened, reference, asked),
         unanswered(),
         num_workers=context.runtime.num_workers,
         on_result=lambda _, count: tell(count),
@@ -213,7 +213,7 @@ def _as_text(cell: Any) -> Any:
 
 def write_answers(
     draft: Draft,
-    opened: Shared[OpenedModel],
+    opened: OpenedModel,
     reference: str,
     asked: Sequence[str],
     shard: Shard,
@@ -225,7 +225,7 @@ def write_answers(
     order: other bytes.
     """
     torch.set_num_threads(1)
-    model, tokenizer = opened.value()
+    model, tokenizer = opened
     question, nothing = question_of(model), [None] * len(shard.numbers)
     kinds = {name: list[str] if holds_lists(question, name) else str for name in asked}
     table: dict[str, Any] = {

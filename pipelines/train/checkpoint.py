@@ -109,6 +109,11 @@ class Checkpoints:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoints")
         self._storing: Future[str] | None = None
 
+    @property
+    def is_local(self) -> bool:
+        """Whether they lie on this node's disks."""
+        return isinstance(self._filesystem, LocalFileSystem)
+
     def stored(self) -> list[Checkpoint]:
         """All that are complete, the newest first."""
         complete = []
@@ -126,7 +131,7 @@ class Checkpoints:
     def opened(self, checkpoint: Checkpoint) -> Iterator[Path]:
         """A checkpoint in a local folder; raises DamagedCheckpointError where it is not whole."""
         place = f"{self.folder}/{checkpoint.name}"
-        if isinstance(self._filesystem, LocalFileSystem):
+        if self.is_local:
             _verify(Path(place), checkpoint)
             yield Path(place)
             return
@@ -192,7 +197,7 @@ class Checkpoints:
     def _commit(self, path: str, checkpoint: Checkpoint) -> None:
         """Write the last file once the others would survive a power failure."""
         text = checkpoint.model_dump_json()
-        if isinstance(self._filesystem, LocalFileSystem):
+        if self.is_local:
             for name in checkpoint.files:
                 flush(Path(path) / name)
             flush_folders(Path(path))
@@ -357,18 +362,19 @@ def restore(state: TrainState, seed: int) -> Position:
     return Position(seed=seed, step=0)
 
 
-def check_disk_space(stage: str, state: TrainState, folder: str | None) -> None:
+def check_disk_space(stage: str, state: TrainState) -> None:
     """Raise UserError if a disk lacks room for the checkpoints that are kept, and the artifact.
 
-    Besides two there may be one that a stop left and one on its way. `folder` is theirs on this
-    node's disks; None for a remote store. Each is first written into the temporary folder.
+    Besides two there may be one that a stop left and one on its way. Each is first written into
+    the temporary folder.
     """
     model_bytes = 4 * sum(parameter.numel() for parameter in state.model.parameters())
     checkpoint_bytes = model_bytes * (1 if state.best is None else 2)
     checkpoint_bytes += 4 * state_size(state.model, state.optimizer.config)
     needs = [(Path(tempfile.gettempdir()), checkpoint_bytes + model_bytes)]
-    if folder is not None:
-        needs.append((nearest_existing(Path(folder)), 4 * checkpoint_bytes + 2 * model_bytes))
+    if state.checkpoints.is_local:
+        folder = nearest_existing(Path(state.checkpoints.folder))
+        needs.append((folder, 4 * checkpoint_bytes + 2 * model_bytes))
     for path, num_bytes in needs:
         free = shutil.disk_usage(path).free
         if free < num_bytes:

@@ -14,20 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.cluster import (
-    check_nodes,
     connect,
     disconnect,
-    is_driver,
     is_loss,
     keep_signal_handlers,
     nodes,
     what_to_do,
 )
 from pipelines.errors import UserError, first_line
-from pipelines.stage import Observer, Progress, StageContext
-from pipelines.tracking.address import database_file
+from pipelines.stage import Observer, Progress, StageContext, send_note
 from pipelines.train.checkpoint import CheckpointFolder, Checkpoints, DamagedCheckpointError
-from pipelines.train.placement import Placement, listed, schedule, wait_for_room
+from pipelines.train.placement import Placement, listed, room_on_nodes, schedule
+from pipelines.train.settings import least_workers
 from pipelines.train.worker import Assignment, TrainingJob, train_on_rank
 
 import ray  # isort: skip  (after pipelines.cluster, which sets its environment)
@@ -85,17 +83,21 @@ def launched(
     """
     runtime, section = context.runtime, job.cut.section
     connect()
-    wait_for_room(runtime, context.observe, section)
-    check_nodes(context.store, database_file(context.tracker.uri) if context.tracker else None)
     placement = schedule(runtime, nodes(), job.cut, one_thread_each=job.one_thread_each)
     logger.info("%s, %s", job.stage, placement)
+    least = least_workers(runtime)
+    if room_on_nodes(nodes(), placement.cpus, use_gpu=placement.use_gpu) < least:
+        note = (
+            f"{section}: waiting up to {runtime.wait_for_nodes_seconds} s for nodes for {least} "
+            f"workers of {placement.cpus} CPU each, there are {listed(nodes())}"
+        )
+        send_note(context.observe, section, note)
     folder = CheckpointFolder(f"{checkpoints.path}/{job.name}", checkpoints.filesystem)
     try:
         with messages_of_workers(context.observe) as messages, keep_signal_handlers():
             assignment = Assignment(
                 job=job,
                 checkpoints=folder,
-                is_local_store=context.store.is_local,
                 messages=messages,
                 run_id=run_id,
                 tracking_uri=context.tracker.uri if context.tracker else None,
@@ -107,8 +109,9 @@ def launched(
         raise
     except BaseException as error:
         # Before a stopped caller releases the lock of its build: in a notebook the process would
-        # survive, and with it the thread that trains.
-        if not isinstance(error, Exception) and is_driver():
+        # survive, and with it the thread that trains. A task of Ray's has no Ray of its own.
+        is_task = ray.get_runtime_context().get_task_id() is not None
+        if not isinstance(error, Exception) and not is_task:
             disconnect()
         raise
     stored = Checkpoints(folder)
@@ -139,7 +142,7 @@ def _trainer(
         "elastic_resize_monitor_interval_s": _RESIZE_SECONDS,
     }
     # In the place of a lost node an autoscaler's takes as long to come as the first.
-    outage_seconds = max(_OUTAGE_SECONDS, context.runtime.wait_for_nodes_seconds or 0)
+    outage_seconds = max(_OUTAGE_SECONDS, context.runtime.wait_for_nodes_seconds)
     start_seconds = float(os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"])
     failures: dict[str, Any] = {
         "max_failures": context.runtime.max_failures,

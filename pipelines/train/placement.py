@@ -6,7 +6,6 @@ without GPUs would be worse.
 """
 
 import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -17,15 +16,11 @@ from bert_core.backends.context import Precision, compute_dtype
 from pipelines.cluster import connect, nodes
 from pipelines.errors import UserError
 from pipelines.settings import RuntimeSettings
-from pipelines.stage import Observer, StageContext, send_note
+from pipelines.stage import StageContext
 from pipelines.train.settings import BatchSplit, least_workers
-
-import ray  # isort: skip  (after pipelines.cluster, which sets its environment)
-from ray.util.placement_group import placement_group, remove_placement_group
 
 Node = Mapping[str, float]  # its resources, as Ray counts them: {"CPU": 64.0, "GPU": 8.0}
 
-_POLL_SECONDS = 1.0
 # Sizes that CPUs train fastest with one rank of one thread on each core: docs/decisions/0012.
 SINGLE_THREADED_SIZES = frozenset({"tiny", "mini", "small"})
 
@@ -65,7 +60,7 @@ def resolve(precision: Precision, context: StageContext) -> tuple[Arithmetic, St
         connect()
         use_gpu = uses_gpu(runtime, nodes())
         has_gpu = uses_gpu(runtime.model_copy(update={"device": "auto"}), nodes())
-        may_come = bool(runtime.wait_for_nodes_seconds)
+        may_come = runtime.wait_for_nodes_seconds > 0
     else:
         has_gpu, may_come = torch.cuda.is_available(), False
         use_gpu = runtime.device == "gpu" or (runtime.device == "auto" and has_gpu)
@@ -97,7 +92,8 @@ def schedule(
     Where the number of workers is "auto": one a GPU; without GPUs one a core of the largest node
     if `one_thread_each` is what the model trains fastest with, else as many as nodes. Neither that
     nor the end of a range is more than a step has micro-batches. CPUs are shared out, to every
-    worker as many. Raises UserError where the workers do not fit.
+    worker as many. Raises UserError where the workers do not fit, unless nodes are waited for: then
+    it is the least number of workers, with as few CPUs as are asked for.
     """
     use_gpu = uses_gpu(runtime, nodes)
     cpus, count = runtime.cpus_per_worker or 1, runtime.training_workers
@@ -114,6 +110,9 @@ def schedule(
         is_by_room = use_gpu or one_thread_each
         natural = room if is_by_room else sum(node.get("CPU", 0) >= cpus for node in nodes)
         most = max(1, min(natural, split.num_micro_batches))
+    if room < least and runtime.wait_for_nodes_seconds:
+        # An autoscaler brings nodes for what Ray Train asks for; a range has nothing to follow yet.
+        return Placement(num_workers=least, cpus=cpus, use_gpu=use_gpu)
     if room < least:
         raise UserError(
             f"{least} training workers with {_in_words(cpus, use_gpu=use_gpu)} each do not fit the "
@@ -152,37 +151,6 @@ def _share(nodes: Sequence[Node], num_workers: int, *, use_gpu: bool) -> int:
         for cpus in range(largest, 0, -1)
         if room_on_nodes(nodes, cpus, use_gpu=use_gpu) >= num_workers
     )
-
-
-def wait_for_room(runtime: RuntimeSettings, observe: Observer, stage: str) -> None:
-    """Wait until the cluster has room for the least workers of `runtime`, with a note of `stage`.
-
-    It returns at the latest after `runtime.wait_for_nodes_seconds`; `schedule` then refuses what
-    still has no room. Nodes are requested with a placement group, which ends with this process:
-    Ray's `request_resources` holds one request for the whole cluster, which outlives it.
-    """
-    cpus, use_gpu = runtime.cpus_per_worker or 1, uses_gpu(runtime, nodes())
-    least, seconds = least_workers(runtime), runtime.wait_for_nodes_seconds or 0
-
-    def has_room() -> bool:
-        return room_on_nodes(nodes(), cpus, use_gpu=use_gpu) >= least
-
-    if not (seconds and os.environ.get("RAY_ADDRESS")) or has_room():
-        return
-    note = (
-        f"{stage}: waiting up to {seconds} s for nodes with room for {least} x "
-        f"{_in_words(cpus, use_gpu=use_gpu)}, found {listed(nodes())}"
-    )
-    send_note(observe, stage, note)
-    ends = time.monotonic() + seconds
-    group = placement_group([{"CPU": cpus, **({"GPU": 1} if use_gpu else {})}] * least)
-    try:
-        # In slices: Ray interrupts a task that it cancels without a signal that would wake it.
-        while time.monotonic() < ends and not has_room():
-            time.sleep(_POLL_SECONDS)
-    finally:
-        if ray.is_initialized():  # else it has ended with this process's connection
-            remove_placement_group(group)
 
 
 def listed(nodes: Sequence[Node]) -> str:

@@ -11,10 +11,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
-from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, model_validator
-from pydantic.functional_validators import WrapValidator
+from pydantic import Field, model_validator
 
 from pipelines.errors import UserError
 from pipelines.settings import RuntimeSettings, Settings
@@ -28,22 +27,7 @@ Schedule = Literal["linear", "cosine", "constant", "warmup_stable_decay"]
 Momentum = Annotated[float, Field(ge=0, lt=1)]
 
 
-def in_one_sentence(must: str) -> WrapValidator:
-    """Refuse what fits none of several types with one message, instead of one for each type."""
-
-    def validated(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
-        try:
-            return validate(value)
-        except ValidationError:
-            raise ValueError(must) from None
-
-    return WrapValidator(validated)
-
-
-PeakRate = Annotated[
-    Annotated[float, Field(gt=0, le=1)] | Literal["auto"],
-    in_one_sentence("must be a number above 0 and at most 1, or auto"),
-]
+PeakRate = Annotated[float, Field(gt=0, le=1)] | Literal["auto"]
 
 
 class TrainingSettings(Settings):

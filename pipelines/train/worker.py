@@ -123,7 +123,6 @@ class Assignment:
 
     job: TrainingJob
     checkpoints: CheckpointFolder
-    is_local_store: bool
     messages: "ActorHandle[Any]"
     run_id: str | None
     tracking_uri: str | None
@@ -166,8 +165,7 @@ def train_on_rank(config: dict[str, Assignment]) -> dict[str, Any]:
                 telemetry.show(position.step, f"{job.stage} resumed from step {position.step}")
             else:
                 if rank == 0:
-                    folder = assignment.checkpoints.path if assignment.is_local_store else None
-                    check_disk_space(job.stage, state, folder)
+                    check_disk_space(job.stage, state)
                 training.begin(model)
             loop = TrainingLoop(
                 job=job,

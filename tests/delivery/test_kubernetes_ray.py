@@ -3,12 +3,10 @@
 import shlex
 from pathlib import Path
 
-import pytest
 import yaml
 
-from pipelines.settings import RuntimeSettings
 from tests.delivery.declared import KUBERNETES, is_command
-from tests.delivery.overlays import Manifest, containers, of_kind, work_pool
+from tests.delivery.overlays import Manifest, containers, of_kind
 
 
 def test_rays_own_autoscaler_reads_the_cluster(overlay: list[Manifest]) -> None:
@@ -26,28 +24,6 @@ def test_rays_own_autoscaler_reads_the_cluster(overlay: list[Manifest]) -> None:
         gpu = nodes["gpu"]
         assert (gpu["resources"]["CPU"], gpu["resources"]["GPU"]) == (8, 1)
         assert (gpu["min_workers"], gpu["max_workers"]) == (0, 8)
-
-
-def test_a_training_waits_for_nodes_of_groups_that_stand_at_none(
-    overlay: list[Manifest], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (cluster,) = of_kind(overlay, "RayCluster").values()
-    groups = cluster["spec"]["workerGroupSpecs"]
-    assert all(group["replicas"] == group["minReplicas"] for group in groups)
-    maps = of_kind(overlay, "ConfigMap")
-    job = work_pool(overlay)["job_configuration"]["job_manifest"]["spec"]["template"]
-    # A run of the work pool, and one that a RayJob runs on the head.
-    for template in (job, cluster["spec"]["headGroupSpec"]["template"]):
-        (container,) = containers(template)
-        for source in container["envFrom"]:
-            if "configMapRef" in source:
-                for name, value in maps[source["configMapRef"]["name"]]["data"].items():
-                    monkeypatch.setenv(name, value)
-        ranks = RuntimeSettings(device="gpu").with_waiting_resolved()
-        # Longer than a pod with a large image takes, and than an idle node stays.
-        idle = cluster["spec"]["autoscalerOptions"]["idleTimeoutSeconds"]
-        assert ranks.wait_for_nodes_seconds > max(600, idle)
-        monkeypatch.delenv("BERTSMITH_WAIT_FOR_NODES_SECONDS")
 
 
 def test_rays_version_is_the_images(overlay: list[Manifest]) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from docs._extension.environment import VARIABLES
 from docs._extension.settings import sections
-from pipelines.settings import VARIABLES
 from tests.delivery.pages import DOCS
 
 pytestmark = pytest.mark.slow

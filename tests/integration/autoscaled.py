@@ -47,7 +47,6 @@ class Machines(FakeMultiNodeProvider):
                     "RAY_NODE_TYPE_NAME": tags[TAG_RAY_USER_NODE_TYPE],
                 },
                 f"--address={(folder / _ADDRESS).read_text()}",
-                f"--num-gpus={int(resources.get('GPU', 0))}",
             )
             self._nodes[name] = {"tags": dict(tags), "node": node}
 
@@ -59,12 +58,12 @@ class Machines(FakeMultiNodeProvider):
 def autoscaled(num_cpus: int, most: int) -> Iterator[Raylets]:
     """A head without CPUs; its autoscaler adds up to `most` nodes with so many CPUs each.
 
-    And one with a GPU, by what Ray counts. A node that nobody needs goes after some seconds.
+    A node that nobody needs goes after some seconds.
     """
     folder = Path(tempfile.mkdtemp(prefix="a-"))
     configuration = {
         "cluster_name": "autoscaled",
-        "max_workers": most + 1,
+        "max_workers": most,
         "idle_timeout_minutes": 0.2,
         "upscaling_speed": 100.0,
         # What Ray would do on machines that it reaches by itself.
@@ -83,9 +82,6 @@ def autoscaled(num_cpus: int, most: int) -> Iterator[Raylets]:
         "available_node_types": {
             FAKE_HEAD_NODE_TYPE: {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
             "cpu": {"resources": {"CPU": num_cpus}, "node_config": {}, "max_workers": most},
-            "gpu": {
-                "resources": {"CPU": num_cpus, "GPU": 1}, "node_config": {}, "max_workers": 1,
-            },
         },
     }  # fmt: skip
     written = folder / "autoscaling.yaml"

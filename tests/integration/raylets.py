@@ -63,14 +63,6 @@ class Node:
                     return process
         raise RuntimeError(f"the node {self.address} no longer has a raylet")
 
-    def computes(self, title: str) -> bool:
-        """Whether `title` is in the title of one of its processes; Ray's are like `ray::task`."""
-        for process in self.processes():
-            with suppress(psutil.Error):
-                if any(title in argument for argument in process.cmdline()):
-                    return True
-        return False
-
     def end(self) -> None:
         """Send SIGKILL to all its processes."""
         processes = self.processes()

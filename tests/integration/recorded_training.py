@@ -101,7 +101,6 @@ class StepStart:
     """The start of a step on a worker."""
 
     at: float  # seconds since the epoch
-    ready: float  # when its process started the training function
     process: int
     rank: int
     num_ranks: int
@@ -179,15 +178,13 @@ class RecordingPretraining(Pretraining):
     def __init__(self, job: RecordingJob) -> None:
         super().__init__(job)
         self._folder, self._slow_seconds = Path(job.folder), job.slow_seconds
-        self._ready = time.time()
-        self._notes = self._folder / f"{os.getpid()}-{self._ready:.6f}.jsonl"
+        self._notes = self._folder / f"{os.getpid()}-{time.time():.6f}.jsonl"
 
     def micro_batches(self, step: int) -> Iterator[tuple[int, Batch]]:
         batches = list(super().micro_batches(step))
         rank, num_ranks = self._ranks
         start = StepStart(
             at=time.time(),
-            ready=self._ready,
             process=os.getpid(),
             rank=rank,
             num_ranks=num_ranks,

@@ -1,28 +1,177 @@
-"""SIGKILL at random instants, of a worker, the driver, a node: the training run ends the same."""
+"""Pretraining that is killed at random instants ends like an uninterrupted run, bit for bit.
 
+Two workers of one thread each on two nodes, which are separate raylets (`raylets.py`).
+SIGKILL goes to a worker, the driver (which is started again) or a node's raylet (another node
+joins), at random times drawn from the seed, some of them while a checkpoint is written.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import pytest
 
 from pipelines.store import Artifact
-from tests.integration.faults import disturbed, plan, settings
+from tests.integration.raylets import Raylets, raylets
+from tests.integration.recorded_training import (
+    SETTINGS,
+    Outcome,
+    StepStart,
+    TrainingRun,
+    step_starts,
+    wait_for_step,
+)
 
 pytestmark = pytest.mark.slow
 
-INTERVAL = settings(1)["checkpoint_every_steps"]
+Victim = Literal["worker", "driver", "node"]
+# Who is killed, and whether while a checkpoint is written or at any time.
+KINDS: tuple[tuple[Victim, bool], ...] = (
+    ("worker", True), ("driver", True), ("node", False), ("worker", True), ("worker", False),
+    ("driver", False),
+)  # fmt: skip
+STEPS_PER_KILL, INTERVAL = 20, 10
+
+
+class Kill(NamedTuple):
+    """What to kill, and when."""
+
+    victim: Victim
+    step: int  # not before a worker starts it
+    while_writing: bool  # then wait until a checkpoint is being written
+    delay: float  # seconds to wait after that
+    choice: int  # which worker or node
+
+
+class Recovery(NamedTuple):
+    """What a kill interrupted, and how the training run resumed."""
+
+    last_step: int  # started by a killed worker; a raylet's workers live a moment longer
+    was_writing: bool  # whether a checkpoint was being written
+    resumed_at: int
+
+
+def plan(seed: int) -> list[Kill]:
+    """The kills in the order of their steps, the same for the same seed."""
+    rng = random.Random(seed)
+    kinds = list(KINDS)
+    steps = sorted(rng.sample(range(12, STEPS_PER_KILL * len(kinds)), len(kinds)))
+    rng.shuffle(kinds)
+    return [
+        Kill(
+            victim=victim,
+            step=step,
+            while_writing=while_writing,
+            delay=rng.uniform(0, 0.02 if while_writing else 0.2),
+            choice=rng.randrange(2),
+        )
+        for step, (victim, while_writing) in zip(steps, kinds, strict=True)
+    ]
+
+
+class Disturbed:
+    """A training run that is killed repeatedly."""
+
+    def __init__(self, cluster: Raylets, training: TrainingRun) -> None:
+        self._cluster = cluster
+        self._training = training
+        self._notes = Path(training.record)
+        self._driver = self._start()
+        self._left: set[Path] = set()  # by saves that a kill interrupted
+        self._dead: set[int] = set()  # processes of killed workers
+
+    def apply(self, kill: Kill) -> Recovery:
+        """Wait for the time of the kill, kill, and wait until the training run has resumed."""
+        dead = frozenset(self._dead)
+        wait_for_step(
+            self._driver, self._notes, lambda b: b.step >= kill.step and b.process not in dead
+        )
+        if kill.while_writing:
+            self._wait_for_writing()
+        time.sleep(kill.delay)
+        was_writing = bool(self._saving())
+        killed_at = time.time()
+        self._kill(kill)
+        before = {b.process for b in step_starts(self._notes) if b.at <= killed_at} | dead
+        if kill.victim == "driver":
+            self._driver = self._start()
+        elif kill.victim == "node":
+            self._cluster.join(1)
+        after = wait_for_step(self._driver, self._notes, lambda b: b.process not in before)
+        self._dead |= before
+        self._left = set(self._folders())
+        return Recovery(
+            last_step=max(b.step for b in step_starts(self._notes) if b.process in before - dead),
+            was_writing=was_writing,
+            resumed_at=after.step,
+        )
+
+    def end(self) -> Outcome:
+        """Wait until the training run ends."""
+        return Outcome.of(self._driver)
+
+    def _start(self) -> "subprocess.Popen[str]":
+        return self._training.start(**self._cluster.driver_env)
+
+    def _kill(self, kill: Kill) -> None:
+        if kill.victim == "driver":
+            self._driver.kill()
+            self._driver.communicate()
+        elif kill.victim == "node":
+            self._cluster.lose(self._cluster.nodes[kill.choice])
+        else:
+            os.kill(self._worker(kill.choice), signal.SIGKILL)
+
+    def _worker(self, rank: int) -> int:
+        newest: StepStart = max(
+            (b for b in step_starts(self._notes) if b.rank == rank), key=lambda b: b.at
+        )
+        return newest.process
+
+    def _saving(self) -> set[Path]:
+        """Folders to which workers are writing checkpoints now, before they publish them."""
+        return set(self._folders()) - self._left
+
+    def _folders(self) -> Iterable[Path]:
+        for node in self._cluster.nodes:
+            yield from (node.folder / "tmp").glob("bertsmith-scratch-*")
+
+    def _wait_for_writing(self) -> None:
+        before = self._saving()
+        deadline = time.monotonic() + 120
+        while not self._saving() - before:
+            if time.monotonic() > deadline or self._driver.poll() is not None:
+                raise RuntimeError("no checkpoint was started")
+            time.sleep(0.001)
 
 
 def test_a_training_that_is_killed_again_and_again_ends_with_the_same_bits(
     small_examples: Artifact, small_vocabulary: Artifact, tmp_path: Path
 ) -> None:
-    data = {
-        "data": str(Path(small_examples.root).parents[1]),
-        "examples": small_examples.fingerprint,
-        "vocabulary": small_vocabulary.fingerprint,
+    settings: dict[str, Any] = {
+        **SETTINGS,
+        "num_steps": STEPS_PER_KILL * (len(KINDS) + 1),
+        "checkpoint_every_steps": INTERVAL,
     }
-    kills = plan(6, seed=0)
-    assert {kill.victim for kill in kills} == {"worker", "driver", "node"}
-    alone, met, recoveries = disturbed(data, tmp_path, kills)
+
+    def training(name: str) -> TrainingRun:
+        return TrainingRun(
+            data=str(Path(small_examples.root).parents[1]), examples=small_examples.fingerprint,
+            vocabulary=small_vocabulary.fingerprint, store=str(tmp_path / name / "store"),
+            record=str(tmp_path / name / "notes"), workers=2, settings=settings,
+        )  # fmt: skip
+
+    with raylets() as cluster:
+        cluster.join_all(1, 1)
+        alone = Outcome.of(training("undisturbed").start(**cluster.driver_env))
+        disturbed = Disturbed(cluster, training("disturbed"))
+        recoveries = [disturbed.apply(kill) for kill in plan(seed=0)]
+        met = disturbed.end()
     assert any(recovery.was_writing for recovery in recoveries)
     for recovery in recoveries:
         assert recovery.resumed_at <= recovery.last_step + 1

@@ -340,15 +340,15 @@ def test_ranks_take_up_what_is_whole_on_every_node_and_read_it_once_on_each(
 
 
 def test_a_disk_without_room_for_the_checkpoints_is_refused(tmp_path: Path, monkeypatch):
-    state, _ = state_on(tmp_path)
-    folder = str(tmp_path / "not" / "yet" / "there")
+    state, _ = state_on(tmp_path / "not" / "yet" / "there")
     num_bytes = 4 * sum(parameter.numel() for parameter in state.model.parameters())
     free = 4 * 3 * num_bytes + 2 * num_bytes  # two moments beside each model
     usage = saving.shutil.disk_usage(tmp_path)
     monkeypatch.setattr(saving.shutil, "disk_usage", lambda path: usage._replace(free=free))
-    check_disk_space("pretraining", state, folder)
+    check_disk_space("pretraining", state)
     with_best = replace(state, best=Best(patience=1))
     with pytest.raises(UserError, match=r"too full for the checkpoints of pretraining .* are free"):
-        check_disk_space("pretraining", with_best, folder)
+        check_disk_space("pretraining", with_best)
     # A store elsewhere: the temporary folder alone has to hold one.
-    check_disk_space("pretraining", with_best, None)
+    elsewhere, _ = state_on(tmp_path, PyFileSystem(Store()))
+    check_disk_space("pretraining", replace(elsewhere, best=Best(patience=1)))

@@ -1,20 +1,17 @@
-"""Where a training run computes, and what an autoscaler is asked for; refusals are one sentence."""
+"""Where a training run computes; refusals are one sentence."""
 
-import time
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from ray.util import placement_group_table
 
 from bert_core.backends.context import compute_dtype
 from pipelines.errors import UserError
 from pipelines.settings import RuntimeSettings
-from pipelines.stage import Progress, StageContext
+from pipelines.stage import StageContext
 from pipelines.store import ArtifactStore
 from pipelines.train import placement
-from pipelines.train.placement import Arithmetic, Placement, resolve, schedule, wait_for_room
+from pipelines.train.placement import Arithmetic, Placement, resolve, schedule
 from pipelines.train.settings import BatchSplit, check_ranks
 
 LAPTOP = [{"CPU": 2.0}]
@@ -47,6 +44,9 @@ def runtime(training_workers: Any, **values: Any) -> RuntimeSettings:
         (runtime(2, cpus_per_worker=3), WORKSTATION, EIGHT, False, (2, 3, False)),
         (runtime((1, 4)), THREE_NODES, EIGHT, False, ((1, 4), 16, False)),
         (runtime((1, 8)), LAPTOP, EIGHT, False, ((1, 8), 1, False)),
+        # nodes that an autoscaler brings: the least number of workers
+        (runtime((3, 8), wait_for_nodes_seconds=9), LAPTOP, EIGHT, False, (3, 1, False)),
+        (runtime("auto", device="gpu", wait_for_nodes_seconds=9), LAPTOP, TWO, False, (1, 1, True)),
         # a range ends where a step has no more micro-batches, and its workers get the CPUs
         (runtime((1, 16)), WORKSTATION, TWO, False, ((1, 2), 8, False)),
         (runtime((2, 4)), WORKSTATION, TWO, False, ((2, 2), 8, False)),
@@ -117,11 +117,6 @@ def no_cluster(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
 
 
-@pytest.fixture
-def cluster(local_ray, monkeypatch) -> None:
-    monkeypatch.setenv("RAY_ADDRESS", "the one that this process is connected to")
-
-
 def resolved(precision: Any, folder: Any, **values: Any) -> Arithmetic:
     context = StageContext(store=ArtifactStore(folder), runtime=runtime(1, **values))
     return resolve(precision, context)[0]
@@ -176,38 +171,3 @@ def test_what_names_the_artifact_is_what_trains_where_ray_and_torch_disagree(
 def test_a_gpu_that_is_asked_for_and_not_there_is_refused(no_cluster, tmp_path):
     with pytest.raises(UserError, match=r"^runtime.device=gpu needs a GPU, and there is none; set"):
         resolved("auto", tmp_path, device="gpu")
-
-
-def test_a_wait_ends_with_its_time_and_is_told_once(cluster):
-    told: list[Progress] = []
-    started = time.monotonic()
-    wait_for_room(runtime(1000, wait_for_nodes_seconds=2), told.append, "pretraining")
-    assert time.monotonic() - started >= 2
-    (progress,) = told
-    assert progress.note.startswith(
-        "pretraining: waiting up to 2 s for nodes with room for 1000 x 1 CPU, found "
-    )
-    assert states() <= {"REMOVED"}
-
-
-def test_a_stop_ends_the_wait_and_takes_the_request_for_the_least_workers_back(
-    cluster, monkeypatch
-):
-    bundles: list[dict[str, float]] = []
-
-    def stop(seconds: float) -> None:
-        (group,) = (g for g in placement_group_table().values() if g["state"] != "REMOVED")
-        bundles.extend(group["bundles"].values())
-        raise KeyboardInterrupt
-
-    # In its own module alone: other threads of the process sleep, too.
-    monkeypatch.setattr(placement, "time", SimpleNamespace(sleep=stop, monotonic=time.monotonic))
-    ranks = runtime((500, 1000), cpus_per_worker=3, device="gpu", wait_for_nodes_seconds=60)
-    with pytest.raises(KeyboardInterrupt):
-        wait_for_room(ranks, lambda progress: None, "pretraining")
-    assert bundles == [{"CPU": 3.0, "GPU": 1.0}] * 500
-    assert states() <= {"REMOVED"}
-
-
-def states() -> set[str]:
-    return {group["state"] for group in placement_group_table().values()}

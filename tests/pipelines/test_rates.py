@@ -54,7 +54,7 @@ def test_what_auto_comes_to_is_told_and_a_number_is_left_alone() -> None:
             ["pretraining.learning_rate=auto"],
             "learning_rate=auto is for continuing from an encoder",
         ),
-        (["finetuning.learning_rate=0"], "must be a number above 0 and at most 1, or auto, got 0"),
+        (["finetuning.learning_rate=0"], "must be greater than 0 or 'auto', got 0"),
         (
             ["finetuning.learning_rate=auto", "finetuning.optimizer=lamb"],
             "learning_rate=auto is for adamw and muon",

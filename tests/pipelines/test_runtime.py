@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.errors import UserError
 from pipelines.settings import RuntimeSettings
 from pipelines.stage import open_tracker
 
@@ -15,21 +14,6 @@ def test_a_tilde_is_the_persons_own_folder(monkeypatch: pytest.MonkeyPatch, tmp_
     assert RuntimeSettings(home="~/home").store_url() == str(tmp_path / "home" / "store")
     monkeypatch.setenv("BERTSMITH_HOME", "~/other")
     assert RuntimeSettings().home_folder() == tmp_path / "other"
-
-
-@pytest.mark.parametrize(
-    ("stated", "recipe", "seconds"),
-    [("", None, 0), ("900", None, 900), ("900", 0, 0), ("", 60, 60)],
-)
-def test_nodes_are_waited_for_as_the_recipe_says_or_else_the_environment(
-    monkeypatch: pytest.MonkeyPatch, stated: str, recipe: int | None, seconds: int
-) -> None:
-    monkeypatch.setenv("BERTSMITH_WAIT_FOR_NODES_SECONDS", stated)
-    runtime = RuntimeSettings(wait_for_nodes_seconds=recipe)
-    assert runtime.with_waiting_resolved().wait_for_nodes_seconds == seconds
-    monkeypatch.setenv("BERTSMITH_WAIT_FOR_NODES_SECONDS", "15 minutes")
-    with pytest.raises(UserError, match="'15 minutes'; set a number of seconds such as 900"):
-        RuntimeSettings().with_waiting_resolved()
 
 
 def test_a_named_database_has_its_files_beside_it_and_not_where_a_command_runs(

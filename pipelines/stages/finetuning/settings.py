@@ -7,13 +7,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from pipelines.settings import Settings
-from pipelines.train.settings import BatchSplit, PeakRate, TrainingSettings, in_one_sentence
+from pipelines.train.settings import BatchSplit, PeakRate, TrainingSettings
 
 Rate = Annotated[float, Field(gt=0, le=1)]
-NumEpochs = Annotated[
-    Annotated[float, Field(gt=0, le=10**6)] | Literal["auto"],
-    in_one_sentence("must be a number above 0 and at most 1,000,000, or auto"),
-]
+NumEpochs = Annotated[float, Field(gt=0, le=10**6)]
 
 
 # Devlin et al., 2019, appendix A.3, for BERT-base: rates of 5e-5, 3e-5 and 2e-5, two, three and
@@ -29,20 +26,14 @@ def _times(value: float, scales: Sequence[float]) -> tuple[float, ...]:
 class SearchSettings(Settings):
     """Values to try of a fine-tuning, all combinations of them; an empty list: the recipe's own."""
 
-    learning_rate: Annotated[
-        tuple[Rate, ...] | Literal["auto"],
-        in_one_sentence("must be a list of numbers above 0 and at most 1, or auto"),
-    ] = Field(
+    learning_rate: tuple[Rate, ...] | Literal["auto"] = Field(
         default=(),
         description="Peak learning rates; auto: the recipe's, and 0.6 and 0.4 times that.",
     )
     global_batch_size: tuple[Annotated[int, Field(ge=1, le=10**9)], ...] = Field(
         default=(), description="Texts of one optimizer step."
     )
-    num_epochs: Annotated[
-        tuple[Annotated[float, Field(gt=0, le=10**6)], ...] | Literal["auto"],
-        in_one_sentence("must be a list of numbers above 0 and at most 1,000,000, or auto"),
-    ] = Field(
+    num_epochs: tuple[NumEpochs, ...] | Literal["auto"] = Field(
         default=(),
         description="Passes over the labelled texts; auto: the recipe's, a third fewer and a third "
         "more.",
@@ -78,7 +69,7 @@ class FinetuningSettings(TrainingSettings):
         "or a published BERT), models:/<name>@<alias>, or the fingerprint of one in the store. "
         "Corpus, vocabulary, examples and pretraining are left out. Empty: the recipe's own.",
     )
-    num_epochs: NumEpochs = Field(
+    num_epochs: NumEpochs | Literal["auto"] = Field(
         default="auto",
         description="Passes over the labelled texts; auto: more over few of them, 20 over 500, 10 "
         "over 2,000 and 3 over 17,000 and more.",
