@@ -251,7 +251,7 @@ def open_parent_run(tracker: Tracker, name: str, recipe: Recipe, page: str) -> P
         run_id = tracker.create_run(name, "", {}, {_NOTE_TAG: f"Recipe **{recipe.name}**. {note}"})
         with tracker.answering():
             tracker.log_params(run_id, dict(flattened(values)))
-            tracker.log_text(run_id, recipe.to_yaml(), "recipe.yaml")
+            tracker.client().log_text(run_id, recipe.to_yaml(), "recipe.yaml")
     except UserError as error:
         logger.warning("the record of this run is not whole: %s", error)
     return ParentRun(tracker, run_id)

@@ -124,7 +124,7 @@ def _create_version(
         CODE_TAG: code_version(),
     }
     tracker.set_tags(run_id, tags)
-    tracker.log_text(run_id, redacted(submission.recipe_yaml), "recipe.yaml")
+    tracker.client().log_text(run_id, redacted(submission.recipe_yaml), "recipe.yaml")
     recipe = yaml.safe_load(submission.recipe_yaml) or {}
     recipe.pop("runtime", None)  # it changes nothing of what is made
     tracker.log_params(run_id, dict(flattened(recipe)))

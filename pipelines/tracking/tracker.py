@@ -188,10 +188,6 @@ class Tracker:
         for first in range(0, len(values), _PARAMS_AT_ONCE):
             client.log_batch(run_id, params=values[first : first + _PARAMS_AT_ONCE])
 
-    def log_text(self, run_id: str, text: str, name: str) -> None:
-        """Keep a text with the run as the file `name`."""
-        self.client().log_text(run_id, text, name)
-
     @contextmanager
     def answering(self) -> Iterator[None]:
         """What the tracker says instead of an answer becomes one sentence."""

@@ -3,13 +3,11 @@
 import json
 import os
 import signal
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
-from pipelines.settings import RuntimeSettings
 from pipelines.stage import Progress, StageContext
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
@@ -70,23 +68,3 @@ def test_a_killed_worker_is_replaced_and_the_weights_are_the_same_bits(
     weights = "model.safetensors"
     assert encoder.manifest.files[weights] == undisturbed.manifest.files[weights]
     assert _history(encoder) == _history(undisturbed)
-
-
-def test_two_workers_take_the_same_steps_up_to_rounding(
-    undisturbed: Artifact, small_examples, small_vocabulary, local_ray, tmp_path: Path
-) -> None:
-    context = replace(
-        StageContext(store=ArtifactStore(tmp_path)), runtime=RuntimeSettings(training_workers=2)
-    )
-    settings = SETTINGS.model_copy(update={"precision": "float32", "num_steps": 40})
-    alone = build_encoder(
-        settings,
-        small_examples,
-        small_vocabulary,
-        StageContext(store=ArtifactStore(tmp_path / "alone")),
-    )
-    together = build_encoder(settings, small_examples, small_vocabulary, context)
-    for one, two in zip(_history(alone), _history(together), strict=True):
-        assert two == pytest.approx(one, rel=2e-3), one["step"]
-    first_one, first_two = _history(alone)[0], _history(together)[0]
-    assert first_two["train/loss"] == pytest.approx(first_one["train/loss"], rel=1e-6)

@@ -78,9 +78,11 @@ class HeldoutExamples:
 
         Of very many examples, shards all over them are counted.
         """
-        tokenizer = self._tokenizer
-        counts = sum_over_ranks(token_counts(self._examples, tokenizer.vocab_size, *self._ranks))
-        counts[_never_asked(self._reader, tokenizer)] = 0
+        own = np.zeros(self._tokenizer.vocab_size, np.int64)
+        for ids in counted_tokens(self._examples, _COUNTED_TOKENS, *self._ranks):
+            own += np.bincount(ids.flatten().to_numpy(), minlength=len(own))
+        counts = sum_over_ranks(own)
+        counts[_never_asked(self._reader, self._tokenizer)] = 0
         return counts
 
     def figures(self, model: TokenModel, max_examples: int) -> dict[str, float]:
@@ -146,21 +148,6 @@ def _heldout_labels(
                 pairs += np.bincount(batch.next_sentence_labels.numpy(), minlength=2)
         tokens += np.bincount(labels, minlength=reader.vocab_size)
     return sum_over_ranks(tokens), sum_over_ranks(pairs)
-
-
-def token_counts(
-    examples: Artifact,
-    vocab_size: int,
-    rank: int = 0,
-    world_size: int = 1,
-    *,
-    most_tokens: int = _COUNTED_TOKENS,
-) -> NDArray[np.int64]:
-    """[V] how often each token occurs in this rank's share of the counted training shards."""
-    counts = np.zeros(vocab_size, dtype=np.int64)
-    for ids in counted_tokens(examples, most_tokens, rank, world_size):
-        counts += np.bincount(ids.flatten().to_numpy(), minlength=vocab_size)
-    return counts
 
 
 def counted_tokens(

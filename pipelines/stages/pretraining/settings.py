@@ -151,10 +151,9 @@ class PretrainingSettings(TrainingSettings):
         """Why these settings cannot train on such examples, in a sentence; empty where they can."""
         rates = self._given("mask_fraction", "final_mask_fraction")
         if rates and (examples.objective == "clm" or examples.masking == "static"):
-            found = "clm" if examples.objective == "clm" else "examples.masking=static"
             return (
-                f"pretraining.{rates[0]} needs masks that training draws itself, and {found} has "
-                "none; leave it out, or set examples.masking=dynamic and an objective with masks"
+                f"pretraining.{rates[0]} needs masks that training draws itself; leave it out, or "
+                "set examples.masking=dynamic and an objective with masks"
             )
         if self.short_steps_fraction and examples.short_tokens is None:
             return (
