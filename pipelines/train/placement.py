@@ -114,8 +114,9 @@ def schedule(
         # An autoscaler brings nodes for what Ray Train asks for; a range has nothing to follow yet.
         return Placement(num_workers=least, cpus=cpus, use_gpu=use_gpu)
     if room < least:
+        needs = f"{cpus} CPU and 1 GPU" if use_gpu else f"{cpus} CPU"
         raise UserError(
-            f"{least} training workers with {_in_words(cpus, use_gpu=use_gpu)} each do not fit the "
+            f"{least} training workers with {needs} each do not fit the "
             f"cluster, which has room for {room} on {listed(nodes)}; lower "
             "runtime.training_workers or runtime.cpus_per_worker, add nodes, raise "
             "runtime.wait_for_nodes_seconds where an autoscaler adds them, or set "
@@ -156,7 +157,3 @@ def _share(nodes: Sequence[Node], num_workers: int, *, use_gpu: bool) -> int:
 def listed(nodes: Sequence[Node]) -> str:
     """The nodes and their resources, for messages."""
     return "; ".join(f"{n.get('CPU', 0):g} CPU and {n.get('GPU', 0):g} GPU" for n in nodes)
-
-
-def _in_words(cpus: int, *, use_gpu: bool) -> str:
-    return f"{cpus} CPU and 1 GPU" if use_gpu else f"{cpus} CPU"
