@@ -203,9 +203,10 @@ class Tracker:
 @contextmanager
 def leaving_open(run: str) -> Iterator[None]:
     """A block in which a tracker that is away costs a warning: `run` stays open."""
+    errors: tuple[type[Exception], ...] = (UserError, *tracker_errors())
     try:
         yield
-    except (UserError, *tracker_errors()) as error:
+    except errors as error:
         logger.warning("the run %s stays open: %s", run, first_line(error))
 
 
