@@ -20,7 +20,8 @@ import torch
 
 from bert_core.backends.context import Precision
 from bert_core.hugging_face import import_model
-from bert_core.inference import classify, embed
+from bert_core.inference.answers import classify
+from bert_core.inference.pretrained import embed
 from bert_core.vocabulary import WordPieceTokenizer
 from flows.local.health import answers, free_port
 

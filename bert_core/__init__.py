@@ -16,9 +16,9 @@ _NAMES: Final = {  # by the module that defines them
     ),
     "config": "SIZES EmbeddingConfig EncoderConfig encoder_config",
     "hugging_face": "export_model import_model",
-    "inference": (
-        "answer assign_labels attention_maps choose classify complete cosine_similarity "
-        "embed fill_mask next_sentence_probability rate tag"
+    "inference.answers": "answer assign_labels choose classify rate tag",
+    "inference.pretrained": (
+        "attention_maps complete cosine_similarity embed fill_mask next_sentence_probability"
     ),
     "masking": "MaskingConfig mask_tokens",
     "model.catalogue": (

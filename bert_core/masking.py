@@ -72,21 +72,12 @@ def mask_tokens(
     `input_ids` [T] are the examples one after the other, `lengths` [B] their tokens, at most 65,536
     examples of at most 65,536, and `keys` [B] one draw of `random_bits` per example. An example
     of n tokens gets max(1, round(fraction * n)) masks as published, n counting its special tokens;
-    fewer where it has fewer maskable tokens or whole words leave a rest. Raises ValueError if the
-    arrays do not fit together or the batch is too large.
+    fewer where it has fewer maskable tokens or whole words leave a rest.
     """
     original = input_ids.astype(np.int64)
     row_lengths = lengths.astype(np.int64)
-    if int(lengths.sum()) != original.size or keys.shape != lengths.shape:
-        raise ValueError(
-            f"lengths must sum up to the tokens and come with one key each, got {lengths.sum()} "
-            f"for {original.size} tokens and {keys.size} keys for {lengths.size} lengths"
-        )
-    if max(lengths.size, int(lengths.max(initial=0))) > _LIMIT:
-        raise ValueError(
-            f"a batch has at most {_LIMIT} examples of at most {_LIMIT} tokens, "
-            f"got {lengths.size} examples and {lengths.max()} tokens"
-        )
+    assert int(lengths.sum()) == original.size and keys.shape == lengths.shape
+    assert max(lengths.size, int(lengths.max(initial=0))) <= _LIMIT
     first_token = np.cumsum(row_lengths) - row_lengths  # [B]
     row = np.repeat(np.arange(row_lengths.size), row_lengths)  # [T]
     starts, sizes = _units(original, first_token, config.whole_words, vocabulary)

@@ -78,21 +78,16 @@ class PaddedBatch(RaggedBatch):
 
 
 class PaddedModel(nn.Module):
-    """`model` for three [B, S] tensors.
-
-    Its outputs are those of `outputs_of`, [B, S, ...] where they are of tokens. Raises ValueError
-    for a head that has no such outputs.
-    """
+    """`model` for three [B, S] tensors."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.model = model
-        self.output_names = output_names(model)
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor
     ) -> tuple[Tensor, ...]:
-        """The outputs, in the order of `output_names`."""
+        """Those of `outputs_of`, in their order: [B, S, ...] where they are of tokens."""
         tokens = PaddedBatch.from_rows(input_ids, attention_mask, token_type_ids)
         with use_backend("plain"):
             outputs = outputs_of(self.model, tokens)
@@ -100,20 +95,6 @@ class PaddedModel(nn.Module):
             values.unflatten(0, input_ids.shape) if is_of_tokens(self.model, name) else values
             for name, values in outputs.items()
         )
-
-
-def output_names(model: Model) -> tuple[str, ...]:
-    """The names of the outputs, as `transformers` and Optimum expect; see `outputs_of`."""
-    if isinstance(model, RowModel | MultipleChoice):
-        raise ValueError(
-            f"{described(model.head_name)} cannot be written as ONNX: each of its answers is of "
-            "several texts; export it for transformers, or keep its encoder alone"
-        )
-    if isinstance(model, EncoderModel | SentenceEncoder):
-        return ("last_hidden_state",)
-    if isinstance(model, PretrainingModel) and model.next_sentence:
-        return ("logits", "seq_relationship_logits")
-    return ("start_logits", "end_logits") if isinstance(model, SpanPredictor) else ("logits",)
 
 
 def is_of_tokens(model: Model, name: str) -> bool:
@@ -126,22 +107,28 @@ def outputs_of(model: Model, tokens: RaggedBatch) -> dict[str, Tensor]:
     """The outputs of an exported model by name: [T, ...] of tokens, [B, ...] of sequences.
 
     Of an encoder its hidden states; of language models logits at every token; of span prediction
-    the logits of both ends; else the logits.
+    the logits of both ends; else the logits. The names are those that `transformers` and Optimum
+    expect. Raises ValueError for a head whose answers are of several texts each.
     """
+    if isinstance(model, RowModel | MultipleChoice):
+        raise ValueError(
+            f"{described(model.head_name)} cannot be written as ONNX: each of its answers is of "
+            "several texts; export it for transformers, or keep its encoder alone"
+        )
     if isinstance(model, EncoderModel | SentenceEncoder):
-        values = [model.encoder(tokens)]
-    elif isinstance(model, PretrainingModel | LanguageModel):
+        return {"last_hidden_state": model.encoder(tokens)}
+    if isinstance(model, PretrainingModel | LanguageModel):
         hidden = model.encoder(tokens)
-        values = [model.vocabulary_head(hidden, model.encoder.embeddings)]
+        outputs = {"logits": model.vocabulary_head(hidden, model.encoder.embeddings)}
         if isinstance(model, PretrainingModel) and model.next_sentence:
             first = hidden.index_select(0, tokens.first_positions)
-            values.append(model.next_sentence_head(model.pooler(first), None))
-    elif isinstance(model, SpanPredictor):
-        values = list(model(tokens).unbind(dim=-1))
-    else:
-        logits = model(tokens)
-        values = [logits[:, None] if isinstance(model, SequenceRegressor) else logits]
-    return dict(zip(output_names(model), values, strict=True))
+            logits = model.next_sentence_head(model.pooler(first), None)
+            outputs["seq_relationship_logits"] = logits
+        return outputs
+    logits = model(tokens)
+    if isinstance(model, SpanPredictor):
+        return {"start_logits": logits[:, 0], "end_logits": logits[:, 1]}
+    return {"logits": logits[:, None] if isinstance(model, SequenceRegressor) else logits}
 
 
 def export_onnx(model: Model, path: Path | str) -> None:
@@ -160,6 +147,7 @@ def export_onnx(model: Model, path: Path | str) -> None:
     shapes = ((Dim("batch_size"), tokens),) * len(INPUTS)
     rows = tuple(torch.ones(_TRACED, dtype=torch.int64, device=model.device) for _ in INPUTS)
     with torch.no_grad(), _quiet():
+        names = tuple(outputs_of(model, RaggedBatch.from_sequences([[0, 0]]).to(model.device)))
         program = torch.export.export(padded, rows, dynamic_shapes=shapes)
         written = torch.onnx.export(
             program,
@@ -168,7 +156,7 @@ def export_onnx(model: Model, path: Path | str) -> None:
             dynamic_shapes=shapes,  # their names
             opset_version=OPSET,
             input_names=INPUTS,
-            output_names=padded.output_names,
+            output_names=names,
             verbose=False,
         )
     assert written is not None
@@ -210,8 +198,8 @@ class OnnxModel:
         """What the file gives for `tokens`, padded on the way: as `outputs_of` the model."""
         rows = (tokens.input_ids, torch.ones_like(tokens.input_ids), tokens.token_type_ids)
         arrays = [tokens.padded(values, 0).numpy() for values in rows]
-        names = output_names(self.model)
-        answers = self.session.run(list(names), dict(zip(INPUTS, arrays, strict=True)))
+        names = [each.name for each in self.session.get_outputs()]
+        answers = self.session.run(names, dict(zip(INPUTS, arrays, strict=True)))
         outputs = {name: torch.from_numpy(each) for name, each in zip(names, answers, strict=True)}
         return {
             name: values.flatten(0, 1)[tokens.padded_positions]

@@ -63,15 +63,14 @@ class Permutation:
     """A shuffle of range(size) for (seed, purpose, indices) that is evaluated where asked.
 
     It stores nothing: `permutation[positions]` computes the members at these positions, for any
-    integer array of positions in [0, size). Raises ValueError for a size beyond 2**62, IndexError
-    for a position outside.
+    integer array of positions in [0, size), a size of at most 2**62. Raises IndexError for a
+    position outside.
     """
 
     _ROUNDS = 8
 
     def __init__(self, size: int, seed: int, purpose: str, *indices: int) -> None:
-        if not 1 <= size <= 2**62:
-            raise ValueError(f"a permutation needs a size from 1 to 2**62, got {size}")
+        assert 1 <= size <= 2**62
         self.size = size
         # The network shuffles a rectangle that is hardly larger than `size`.
         rows = math.isqrt(size - 1) + 1

@@ -63,15 +63,11 @@ def word_vectors(cooccurrences: Cooccurrences, width: int, *, seed: int) -> Tens
     """[V, D] vectors of length 1, randomly rotated; zeros for a token without neighbours.
 
     Rotated, so that all columns carry the same amount of information. The counts are overwritten.
-    Computed on one thread, so that the bits do not depend on the number of threads. Raises
-    ValueError for more dimensions than there are contexts or tokens.
+    Computed on one thread, so that the bits do not depend on the number of threads. There must be
+    as many tokens and contexts as dimensions.
     """
     information = cooccurrences.counts
-    if width > min(information.shape):
-        raise ValueError(
-            f"width must be at most the number of tokens and of contexts, {list(information.shape)}"
-            f", got {width}"
-        )
+    assert width <= min(information.shape)
     with _one_thread():
         _weigh(information)
         vectors = _largest_singular(information, width)

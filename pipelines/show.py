@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from bert_core.inference import Candidate
+from bert_core.inference.pretrained import Candidate
 from bert_core.randomness import random_bits
 from bert_core.vocabulary import MASK
 from pipelines.predict.answers import fill

@@ -6,7 +6,7 @@ from typing import Any, Final, cast
 
 from safetensors.torch import save_file
 
-from bert_core.config import EmbeddingConfig
+from bert_core.config import EmbeddingConfig, Pooling
 from bert_core.files import publish, write_json
 from bert_core.hugging_face.sentence_transformers import write_embedding
 from bert_core.hugging_face.tensors import CONFIG_NAMES, PROBLEMS, TASKS, to_hugging_face
@@ -40,7 +40,9 @@ def export_model(
     and if `directory` is in use.
     """
     over_mean = pooling is None and reads_mean(model)
-    embedding = EmbeddingConfig(normalize=False) if over_mean else embedding_of(model, pooling)
+    embedding = EmbeddingConfig(normalize=False) if over_mean else model.embedding
+    if pooling is not None:
+        embedding = replace(embedding or EmbeddingConfig(), pooling=cast(Pooling, pooling))
 
     def write(draft: Path) -> None:
         is_bare = pooling is not None or over_mean
@@ -71,17 +73,6 @@ def export_model(
 def reads_mean(model: Model) -> bool:
     """Whether its head reads the mean of all tokens, which no class of `transformers` does."""
     return isinstance(model, TextModel) and model.pooler is None
-
-
-def embedding_of(model: Model, pooling: str | None) -> EmbeddingConfig | None:
-    """How sentence-transformers makes vectors; None if neither the model nor `pooling` says.
-
-    Raises ValueError for another pooling than the mean and [CLS].
-    """
-    if pooling is None:
-        return model.embedding
-    chosen: Any = pooling
-    return replace(model.embedding or EmbeddingConfig(), pooling=chosen)
 
 
 def their_config(

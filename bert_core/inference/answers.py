@@ -51,6 +51,7 @@ _IDEOGRAPH: Final = (
 _WORD: Final = re.compile(
     rf"(?!{_IDEOGRAPH})[^\s{_MARKS}](?:(?!{_IDEOGRAPH})\S)*?(?=[{_MARKS}]*(?:\s|$|{_IDEOGRAPH}))|\S"
 )
+ANSWER_TOKENS: Final = 30  # of the longest span that is an answer, as published
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -227,18 +228,14 @@ def answer(
     tokenizer: WordPieceTokenizer,
     question: str,
     context: str,
-    *,
-    max_answer_tokens: int = 30,
-    null_threshold: float | None = None,
     precision: Precision = "float32",
 ) -> Answer:
     """The span of `context` that answers `question` best.
 
-    A context too long for the model is read in windows that advance by half a window. With
-    `null_threshold` the answer is empty where "no answer" beats the best span by more than it
-    (Devlin et al., 2019, section 4.3); without it some span is returned, of a context with a word.
-    A question of more than 64 tokens loses its end, as in training. Raises ValueError for a model
-    with another head.
+    A context too long for the model is read in windows that advance by half a window. A context
+    with a word always gives a span: compare its score with that of "no answer" (Devlin et al.,
+    2019, section 4.3). A question of more than 64 tokens loses its end, as in training. Raises
+    ValueError for a model with another head.
     """
     model = with_head(model, SpanPredictor)
     context_ids, spans = tokenizer.encode_with_offsets(context)
@@ -252,13 +249,11 @@ def answer(
         for index, logits in zip(members.tolist(), values.split(lengths), strict=True):
             window = windows[index]
             null_score = min(null_score, float(logits[0].sum()))
-            score, first, last = best_span(inside(logits, window), max_answer_tokens)
+            score, first, last = best_span(inside(logits, window), ANSWER_TOKENS)
             if score > best:
                 best = score
                 begin = spans[window.first_token + first][0]
                 end = with_marks(context, spans[window.first_token + last][1])
-    if null_threshold is not None and null_score - best > null_threshold:
-        begin = end = 0
     return Answer(text=context[begin:end], begin=begin, end=end, score=best, null_score=null_score)
 
 
@@ -314,9 +309,6 @@ def tag(
     check_texts(texts if isinstance(texts, str) else alone)
     if not all(isinstance(text, str) for text in alone):
         raise ValueError("texts that are tagged must be single ones, got a pair")
-    lists = (text for text in texts if isinstance(text, list))
-    if not all(isinstance(word, str) for words in lists for word in words):
-        raise ValueError("words that are tagged must be texts, got a list with something else")
     words = [
         _given_words(tokenizer, text) if isinstance(text, list) else _words(tokenizer, text)
         for text in texts

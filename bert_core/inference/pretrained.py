@@ -6,11 +6,11 @@ N = texts or vectors, B = sequences of a batch, T = ragged tokens, D = hidden si
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -18,7 +18,7 @@ from bert_core.backends.context import Precision
 from bert_core.batch import RaggedBatch
 from bert_core.config import EmbeddingConfig, Pooling
 from bert_core.inference.texts import Text, check_texts, encode_texts, run_batches, with_head
-from bert_core.model.catalogue import LanguageModel, Model, NextSentencePredictor, PretrainingModel
+from bert_core.model.catalogue import LanguageModel, Model, PretrainingModel
 from bert_core.model.encoder import attention_probabilities
 from bert_core.model.trainable import pooled
 from bert_core.randomness import random_bits, uniform
@@ -66,31 +66,23 @@ def embed(
     how = replace(model.embedding or EmbeddingConfig(), **options)
     if how.lowercase:
         check_texts(texts)
-        texts = [_lowered(text) for text in texts]
+        texts = [t.lower() if isinstance(t, str) else (t[0].lower(), t[1].lower()) for t in texts]
     encoded = encode_texts(tokenizer, texts, how.max_tokens or model.config.max_position_embeddings)
     vectors = torch.empty(len(texts), model.config.hidden_size)
 
     def vectors_of(tokens: RaggedBatch) -> Tensor:
         vectors = pooled(model, tokens, how.pooling)
-        return torch.nn.functional.normalize(vectors, dim=-1) if how.normalize else vectors
+        return F.normalize(vectors, dim=-1) if how.normalize else vectors
 
     for members, _, values in run_batches(model, encoded, vectors_of, precision):
         vectors[members] = values
     return Embedded(vectors=vectors.numpy(), num_truncated=encoded.num_truncated)
 
 
-def _lowered(text: Text) -> Text:
-    return text.lower() if isinstance(text, str) else (text[0].lower(), text[1].lower())
-
-
 def cosine_similarity(left: NDArray[np.float32], right: NDArray[np.float32]) -> NDArray[np.float32]:
     """[N, M] the cosine of the angle between each of N and each of M vectors."""
-    return _unit(left) @ _unit(right).T
-
-
-def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    length = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    return (vectors / np.maximum(length, np.finfo(np.float32).tiny)).astype(np.float32)
+    left, right = (F.normalize(torch.tensor(each), dim=-1).numpy() for each in (left, right))
+    return left @ right.T
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -184,26 +176,23 @@ def next_sentence_probability(
 
     Raises ValueError for a model without a next sentence head, and for what is not a list of pairs.
     """
+    head, pooler = (getattr(model, name, None) for name in ("next_sentence_head", "pooler"))
+    if head is None or pooler is None:
+        raise ValueError(
+            "next sentence prediction needs a model with a next sentence head, "
+            f"got {model.head_name} with {model.head_settings()}"
+        )
     encoded = encode_texts(tokenizer, pairs, model.config.max_position_embeddings)
     probabilities = torch.empty(len(pairs))
-    for members, _, logits in run_batches(
-        model, encoded, partial(_next_sentence_logits, model), precision
-    ):  # fmt: skip
+
+    def logits_of(tokens: RaggedBatch) -> Tensor:
+        first = model.encoder(tokens, None, tokens.first_positions)
+        logits: Tensor = head(pooler(first), None)
+        return logits
+
+    for members, _, logits in run_batches(model, encoded, logits_of, precision):
         probabilities[members] = logits.softmax(dim=-1)[:, 0]
     return probabilities.tolist()
-
-
-def _next_sentence_logits(model: Model, tokens: RaggedBatch) -> Tensor:
-    if isinstance(model, NextSentencePredictor):
-        return model(tokens)
-    if isinstance(model, PretrainingModel) and model.next_sentence:
-        nowhere = torch.empty(0, dtype=torch.int64, device=tokens.input_ids.device)
-        _, logits = model(tokens, nowhere)
-        return logits
-    raise ValueError(
-        "next sentence prediction needs a model with a next sentence head, "
-        f"got {model.head_name} with {model.head_settings()}"
-    )
 
 
 @torch.inference_mode()
@@ -275,15 +264,12 @@ def probe(
             outputs = model(tokens, everywhere)
         else:
             outputs = model(tokens)
-        for values in (model.encoder(tokens), *_tensors(outputs)):
+        outputs = (outputs,) if isinstance(outputs, Tensor) else outputs
+        for values in (model.encoder(tokens), *outputs):
+            if values is None:
+                continue
             numbers = values.double().cpu().flatten()
             weights = 1.5 + torch.cos(torch.arange(numbers.numel(), dtype=torch.float64))
             total += float((weights * numbers).square().sum())
             count += numbers.numel()
     return math.sqrt(total / count), count
-
-
-def _tensors(outputs: Tensor | tuple[Tensor | None, ...]) -> list[Tensor]:
-    if isinstance(outputs, Tensor):
-        return [outputs]
-    return [values for values in outputs if values is not None]

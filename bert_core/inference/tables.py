@@ -47,33 +47,22 @@ class Question(NamedTuple):
 
     def missing(self, names: Container[str]) -> list[str]:
         """The required columns that are not among `names`."""
-        first = self.columns[0]
-        is_there = first in names or (bool(self.in_place) and self.in_place in names)
-        return [
-            name for name in self.columns
-            if not (is_there if name == first else name in names)
-        ]  # fmt: skip
+        if self.in_place and self.in_place in names:
+            return [name for name in self.columns[1:] if name not in names]
+        return [name for name in self.columns if name not in names]
 
 
-def question_of(model: Model) -> Question:
-    """What is asked of this model; raises ValueError if nothing is."""
-    return question_of_class(type(model))
-
-
-def question_of_class(model: type[Model]) -> Question:
-    """What is asked of models of this class; raises ValueError if nothing is."""
-    if issubclass(model, RowModel):
-        return _question_of_rows(model)
-    if model.head_name not in _QUESTIONS:
-        raise ValueError(f"{described(model.head_name)} answers no table")
-    return _QUESTIONS[model.head_name]
-
-
-def _question_of_rows(model: type[RowModel]) -> Question:
-    example: dict[str, str | list[str]] = {
-        name: _TEXT if kind is str else list(_TEXTS) for name, kind in model.takes.items()
-    }
-    return Question(tuple(model.takes), (), model.gives, example=example)
+def question_of(model: Model | type[Model]) -> Question:
+    """What is asked of this model, or models of this class; raises ValueError if nothing is."""
+    kind = model if isinstance(model, type) else type(model)
+    if issubclass(kind, RowModel):
+        example: dict[str, str | list[str]] = {
+            name: _TEXT if value is str else list(_TEXTS) for name, value in kind.takes.items()
+        }
+        return Question(tuple(kind.takes), (), kind.gives, example=example)
+    if kind.head_name not in _QUESTIONS:
+        raise ValueError(f"{described(kind.head_name)} answers no table")
+    return _QUESTIONS[kind.head_name]
 
 
 def is_nothing(value: Any) -> bool:
@@ -113,8 +102,13 @@ def _answered(
     """The columns of answers, which the head decides."""
     asked = (model, tokenizer)
     if isinstance(model, RowModel):
-        rows = answer_rows(model, tokenizer, rows_in(model, columns), precision)
-        return {name: [row[name] for row in rows] for name in model.gives}
+        rows, max_tokens = rows_in(model, columns), model.config.max_position_embeddings
+        encoded, counts = encode_rows(type(model), tokenizer, rows, max_tokens)
+        outputs = run_batches(model, encoded, model, precision)
+        values = torch.cat([each.values for each in outputs])
+        places = torch.cat([each.members for each in outputs])
+        answers = answers_of(model, values[places.argsort()], counts, rows)
+        return {name: [row[name] for row in answers] for name in model.gives}
     if isinstance(model, SequenceClassifier):
         classes = classify(*asked, _texts(columns), precision)
         return {"label": classes.labels, "probability": classes.probabilities.max(axis=1).tolist()}
@@ -247,16 +241,14 @@ def first_gap(model: Model, columns: Columns) -> Gap | None:
     asked = _asked(question, columns)
     for name in needed:
         for row, value in enumerate(asked.get(name, ())):
-            # An empty context has an answer: none.
+            # An empty context has an answer: none. A list of words may be empty, too.
             is_gap = is_nothing(value) if name == "context" else is_blank(value)
-            if is_gap or (is_list(value) and _lacks_texts(model, value)):
+            if is_list(value):
+                is_empty = isinstance(model, MultipleChoice) and len(value) == 0
+                is_gap = is_empty or any(map(is_nothing, value))
+            if is_gap:
                 return Gap(row, name)
     return None
-
-
-def _lacks_texts(model: Model, texts: Sequence[Any]) -> bool:
-    """Whether one of them is missing, or all choices are; lists of words may be empty."""
-    return any(map(is_nothing, texts)) or (isinstance(model, MultipleChoice) and len(texts) == 0)
 
 
 def _asked(question: Question, columns: Columns) -> Columns:
@@ -314,22 +306,6 @@ def _is_of(value: Any, kind: Any) -> bool:
     if kind in (str, int, float):
         return isinstance(value, (int, float) if kind is float else kind)
     return isinstance(value, list) and all(_is_of(each, kind.__args__[0]) for each in value)
-
-
-def answer_rows(
-    model: RowModel,
-    tokenizer: WordPieceTokenizer,
-    rows: Sequence[Row],
-    precision: Precision = "float32",
-) -> list[dict[str, Any]]:
-    """An answer for each row; raises ValueError for rows that cannot be read."""
-    encoded, counts = encode_rows(
-        type(model), tokenizer, rows, model.config.max_position_embeddings
-    )
-    outputs = run_batches(model, encoded, model, precision)
-    values = torch.cat([each.values for each in outputs])
-    places = torch.cat([each.members for each in outputs])
-    return answers_of(model, values[places.argsort()], counts, rows)
 
 
 def rows_in(model: RowModel, columns: Any) -> list[Row]:

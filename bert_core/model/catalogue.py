@@ -41,10 +41,7 @@ def _classification_sums(name: str, logits: Tensor, labels: Tensor, count: int) 
 
 
 class PretrainingModel(TrainableModel):
-    """Masked language modelling and, unless switched off, next sentence prediction.
-
-    With the latter its losses raise ValueError for a batch without `next_sentence_labels`.
-    """
+    """Masked language modelling and, unless switched off, next sentence prediction."""
 
     head_name = "pretraining"
 
@@ -68,25 +65,23 @@ class PretrainingModel(TrainableModel):
         return self.vocabulary_head(masked, self.encoder.embeddings), next_sentence_logits
 
     def loss_sums(self, batch: PretrainingBatch, dropout_key: DropoutKey | None = None) -> Sums:
-        self._check_pairs(batch)
         masked, nsp_logits = self._read(batch.tokens, batch.masked_positions, dropout_key)
         embeddings = self.encoder.embeddings
         loss = self.vocabulary_head.loss_sum(masked, embeddings, batch.masked_labels)
         sums = {"mlm": Sum(loss, batch.counts["mlm"])}
         if nsp_logits is not None:
-            labels = batch.next_sentence_labels
-            assert labels is not None
-            sums["nsp"] = Sum(cross_entropy_sum(nsp_logits, labels), batch.counts["nsp"])
+            assert batch.next_sentence_labels is not None, "examples of pairs have labels"
+            loss = cross_entropy_sum(nsp_logits, batch.next_sentence_labels)
+            sums["nsp"] = Sum(loss, batch.counts["nsp"])
         return sums
 
     @torch.no_grad()
     def evaluation_sums(self, batch: PretrainingBatch) -> Sums:
-        self._check_pairs(batch)
         mlm_logits, nsp_logits = self(batch.tokens, batch.masked_positions)
         sums = _classification_sums("mlm", mlm_logits, batch.masked_labels, batch.counts["mlm"])
         if nsp_logits is not None:
             labels = batch.next_sentence_labels
-            assert labels is not None
+            assert labels is not None, "examples of pairs have labels"
             sums |= _classification_sums("nsp", nsp_logits, labels, batch.counts["nsp"])
         return sums
 
@@ -99,13 +94,6 @@ class PretrainingModel(TrainableModel):
         hidden = self.encoder(tokens, dropout_key, torch.cat((tokens.first_positions, positions)))
         first, masked = hidden.tensor_split((tokens.num_sequences,))
         return masked, self.next_sentence_head(self.pooler(first), dropout_key)
-
-    def _check_pairs(self, batch: PretrainingBatch) -> None:
-        if self.next_sentence and batch.next_sentence_labels is None:
-            raise ValueError(
-                "a model with next sentence prediction needs next_sentence_labels in its batch, "
-                "got none; build the model with next_sentence=False or the examples with pairs"
-            )
 
 
 class LanguageModel(TrainableModel):

@@ -121,11 +121,10 @@ WORD_VECTOR_SCALE = 8.0
 def begin_as_word_vectors(encoder: Encoder, vectors: Tensor) -> None:
     """Initialize token embeddings with `vectors` [V, D] of length 1, scaled.
 
-    A token whose vector is 0 keeps its random embedding. Raises ValueError for another shape.
+    A token whose vector is 0 keeps its random embedding.
     """
     table, width = encoder.embeddings.token, encoder.config.hidden_size
-    if vectors.shape != table.shape:
-        raise ValueError(f"vectors must be of shape {list(table.shape)}, got {list(vectors.shape)}")
+    assert vectors.shape == table.shape
     deviation = WORD_VECTOR_SCALE * math.sqrt(_CUT_VARIANCE) * encoder.config.initializer_range
     is_known = vectors.any(dim=1)
     with torch.no_grad():
@@ -139,12 +138,11 @@ def attend_to_neighbours(encoder: Encoder, *, seed: int, embedding_scale: float 
     sines and cosines that differ at every position. A head's queries and keys read the same of
     them, rotated by its distance, so that its score there is about `_SHARPNESS` and elsewhere
     about 0. Values and outputs are random rotations. Token embeddings are `embedding_scale` times
-    as large as random ones. Raises ValueError for fixed positions and for heads of odd width.
+    as large as random ones. Raises ValueError for heads of odd width.
     """
     config = encoder.config
     heads, width = config.num_attention_heads, config.hidden_size // config.num_attention_heads
-    if config.positions != "learned":
-        raise ValueError(f"attend_to_neighbours needs learned positions, got {config.positions!r}")
+    assert config.positions == "learned"
     if width % 2:
         raise ValueError(f"attend_to_neighbours needs heads of an even width, got {width}")
     generator = torch.Generator().manual_seed(seed)
@@ -176,14 +174,9 @@ def attend_to_neighbours(encoder: Encoder, *, seed: int, embedding_scale: float 
 def predict_frequencies(head: VocabularyHead, counts: Tensor) -> None:
     """Initialize the bias of `head` so that it predicts tokens at their frequencies.
 
-    One is added to each of the `counts` [V]. Raises ValueError for another number of counts, or a
-    negative one.
+    One is added to each of the `counts` [V], none of which is negative.
     """
-    if counts.shape != head.bias.shape or bool((counts < 0).any()):
-        raise ValueError(
-            f"counts must be {head.bias.numel()} numbers, none negative, got "
-            f"{list(counts.shape)} with a least of {counts.min()}"
-        )
+    assert counts.shape == head.bias.shape
     shares = (counts.double() + 1) / (counts.double() + 1).sum()
     with torch.no_grad():
         # The softmax ignores a constant; smaller numbers lose less in bf16.

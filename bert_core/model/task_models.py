@@ -41,12 +41,12 @@ class TaskModel(TrainableModel):
     """A model that is fine-tuned: what it answers to a batch, and one loss of that."""
 
     def answers(self, batch: LabelledBatch, dropout_key: DropoutKey | None = None) -> Tensor:
-        """What is compared with the labels: logits, numbers or vectors; raises as `loss_sums`."""
+        """What is compared with the labels: logits, numbers or vectors."""
         answers: Tensor = self(batch.tokens, dropout_key)
         return answers
 
     def loss_sum(self, answers: Tensor, labels: Tensor) -> Tensor:
-        """The loss, summed over the labels; raises ValueError as `loss_sums` does."""
+        """The loss, summed over the labels."""
         return cross_entropy_sum(answers, labels)
 
     def training_loss_sum(self, answers: Tensor, labels: Tensor) -> Tensor:
@@ -177,15 +177,6 @@ class MultiLabelClassifier(TextLabeller):
     head_name = "multi_label_classification"
     figures = ("loss", "accuracy", "exact_match")
 
-    def answers(self, batch: LabelledBatch, dropout_key: DropoutKey | None = None) -> Tensor:
-        shape = (batch.tokens.num_sequences, self.num_labels)
-        if batch.labels.shape != shape or not batch.labels.is_floating_point():
-            raise ValueError(
-                f"labels of several classes a text must be booleans or floats of shape "
-                f"{list(shape)}, got {batch.labels.dtype} of shape {list(batch.labels.shape)}"
-            )
-        return super().answers(batch, dropout_key)
-
     def loss_sum(self, answers: Tensor, labels: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(answers.float(), labels, reduction="sum")
 
@@ -257,13 +248,7 @@ class MultipleChoice(_NumberModel, OneOfClasses):
     head_name = "multiple_choice"
 
     def answers(self, batch: LabelledBatch, dropout_key: DropoutKey | None = None) -> Tensor:
-        scores, num_questions = super().answers(batch, dropout_key), batch.labels.numel()
-        if num_questions == 0 or scores.numel() % num_questions:
-            raise ValueError(
-                "all questions of a batch need the same number of choices, got "
-                f"{scores.numel()} texts for {num_questions} questions"
-            )
-        return scores.view(num_questions, -1)
+        return super().answers(batch, dropout_key).view(batch.labels.numel(), -1)
 
 
 class TokenClassifier(OneOfClasses):
@@ -347,11 +332,6 @@ class SentenceEncoder(TaskModel):
 
     def loss_sum(self, answers: Tensor, labels: Tensor) -> Tensor:
         num_pairs = len(labels)
-        if len(answers) < 2 * num_pairs:
-            raise ValueError(
-                f"a batch of {num_pairs} pairs must hold at least {2 * num_pairs} texts, got "
-                f"{len(answers)}"
-            )
         first, second = answers[:num_pairs], answers[num_pairs:]
         if not labels.is_floating_point():
             return _choice_loss_sum(first, second, labels)

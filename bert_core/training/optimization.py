@@ -1,4 +1,4 @@
-"""The optimizers AdamW, LAMB and Muon by name, and the size of their state."""
+"""The optimizers AdamW, LAMB and Muon, by name."""
 
 import math
 from collections import defaultdict
@@ -15,7 +15,6 @@ from bert_core.training.optimizer import (
     OptimizerName,
     Segment,
     layer_of,
-    parameter_groups,
 )
 
 # Of Muon's iteration.
@@ -158,20 +157,5 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {kind.name: kind for kind in (AdamW, LA
 
 
 def build_optimizer(model: nn.Module, config: OptimizationConfig) -> Optimizer:
-    """What `config.optimizer` names, AdamW by default; raises ValueError as its class does."""
-    return _rule(config)(model, config)
-
-
-def state_size(model: nn.Module, config: OptimizationConfig) -> int:
-    """How many float32 numbers the optimizer of `model` will keep."""
-    rule = _rule(config)
-    sizes = {name: p.numel() for name, p in model.named_parameters()}
-    return sum(
-        len(rule._moments(group.kind)) * sizes[name]
-        for group in parameter_groups(model, config, rule._kind)
-        for name in group.names
-    )
-
-
-def _rule(config: OptimizationConfig) -> type[Optimizer]:
-    return OPTIMIZERS[config.optimizer or AdamW.name]
+    """What `config.optimizer` names; raises ValueError as its class does."""
+    return OPTIMIZERS[config.optimizer](model, config)

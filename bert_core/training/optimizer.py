@@ -8,7 +8,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar, Literal, get_args
 
@@ -35,7 +35,7 @@ class OptimizationConfig:
     """How the weights follow the gradients, over `num_steps` steps.
 
     Args:
-        optimizer: which one `build_optimizer` builds; None: AdamW, or the class it is given to.
+        optimizer: which one `build_optimizer` builds.
         learning_rate: the peak, reached after `warmup_steps`; `schedule` is how it falls then.
         decay_fraction: the last share of all steps, over which "warmup_stable_decay" falls to zero;
             never more steps than the warm-up leaves.
@@ -53,7 +53,7 @@ class OptimizationConfig:
     Raises ValueError if a value is impossible.
     """
 
-    optimizer: OptimizerName | None = None
+    optimizer: OptimizerName = "adamw"
     learning_rate: float = 1e-4
     warmup_steps: int = 0
     num_steps: int
@@ -84,8 +84,7 @@ class OptimizationConfig:
             check_number("betas", beta, "lie in [0, 1)")
         for scale in self.rate_scales.values():
             check_number("rate_scales", scale, "be positive and finite")
-        if self.optimizer is not None:
-            check_choice("optimizer", self.optimizer, get_args(OptimizerName))
+        check_choice("optimizer", self.optimizer, get_args(OptimizerName))
         check_choice("schedule", self.schedule, get_args(Schedule))
         check_choice("exchange_dtype", self.exchange_dtype, ("float32", "bf16"))
 
@@ -192,18 +191,13 @@ class Optimizer(ABC):
 
     Build it once the model is on its device and frozen where it is to be: it moves the trainable
     parameters into a `ParameterArena`. Raises ValueError if that cannot take them, and if the
-    config does not fit the model or names another optimizer.
+    config does not fit the model.
     """
 
     name: ClassVar[OptimizerName]
 
     def __init__(self, model: nn.Module, config: OptimizationConfig) -> None:
-        if config.optimizer not in (None, self.name):
-            raise ValueError(
-                f"the config names the optimizer {config.optimizer!r}, but {self.name} was built; "
-                "leave optimizer out of the config, or call build_optimizer"
-            )
-        self.config = replace(config, optimizer=self.name)
+        self.config = config
         self._groups = parameter_groups(model, config, self._kind)
         self.arena = ParameterArena(model, [n for group in self._groups for n in group.names])
         self._segments = list(self._new_segments())
@@ -263,6 +257,11 @@ class Optimizer(ABC):
             self._update(segment, learning_rate * segment.group.rate_scale, divisor)
         self._num_updates += self._is_skipped == 0
         return self._is_skipped == 0
+
+    @property
+    def num_moments(self) -> int:
+        """How many float32 numbers its running moments are."""
+        return sum(each.numel() for part in self._segments for each in part.moments.values())
 
     @property
     def num_updates(self) -> int:

@@ -5,7 +5,7 @@ from importlib import import_module
 from inspect import isclass, isroutine
 
 import bert_core
-from bert_core.inference.tables import question_of_class
+from bert_core.inference.tables import question_of
 from bert_core.model.catalogue import MODELS
 
 from . import markdown
@@ -32,7 +32,7 @@ def _registered_models() -> list[str]:
     rows = []
     for head in MODELS:
         try:
-            question = question_of_class(MODELS[head])
+            question = question_of(MODELS[head])
         except ValueError:  # nothing is asked of it
             continue
         columns = (question.columns, question.optional, question.answers)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from bert_core.inference import Candidate, fill_mask
+from bert_core.inference.pretrained import Candidate, fill_mask
 from bert_core.inference.tables import Question, answer_table, first_gap, is_blank, question_of
 from bert_core.model.catalogue import Model, PretrainingModel, described
 from bert_core.vocabulary import WordPieceTokenizer

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import bert_core
-from bert_core.inference.tables import Question, question_of_class
+from bert_core.inference import tables
+from bert_core.inference.tables import Question
 from bert_core.model.catalogue import EncoderModel, Model
 from bert_core.model.rows import CODE_FILE
 from bert_core.training.state import CONFIG_FILE, WEIGHTS_FILE, load_model, model_class_in
@@ -52,8 +53,8 @@ _REQUIREMENTS = ("torch", "numpy", "safetensors", "tokenizers", "pandas", "mlflo
 def question_of(kind: str, artifact: Artifact) -> Question:
     """What the model is asked; an encoder, whatever heads it has, is asked for embeddings."""
     if kind == "encoder":
-        return question_of_class(EncoderModel)
-    return question_of_class(model_class_in(artifact.local_folder()))
+        return tables.question_of(EncoderModel)
+    return tables.question_of(model_class_in(artifact.local_folder()))
 
 
 def declared_requirements() -> list[str]:

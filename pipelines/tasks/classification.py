@@ -100,7 +100,7 @@ class Classification(TaskFamily):
     def answers(
         self, model: Model, tokenizer: WordPieceTokenizer, items: Items, reading: Reading
     ) -> Answers:
-        """The label of each text, as `bert_core.inference.classify` answers."""
+        """The label of each text, as `bert_core.inference.answers.classify` answers."""
         assert isinstance(model, SequenceClassifier)
         reading = reading._replace(text_windows=model.reads_windows)
         windows = windows_of(items.rows, tokenizer, reading)

@@ -99,7 +99,7 @@ class MultiLabel(TaskFamily):
     def answers(
         self, model: Model, tokenizer: WordPieceTokenizer, items: Items, reading: Reading
     ) -> Answers:
-        """The labels of each text, as `bert_core.inference.assign_labels` answers."""
+        """The labels of each text, as `inference.answers.assign_labels` answers."""
         assert isinstance(model, MultiLabelClassifier)
         reading = reading._replace(text_windows=model.reads_windows)
         windows = windows_of(items.rows, tokenizer, reading)

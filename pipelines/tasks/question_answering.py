@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from bert_core.inference.answers import best_span, inside
+from bert_core.inference.answers import ANSWER_TOKENS, best_span, inside
 from bert_core.inference.texts import (
     EncodedTexts,
     Window,
@@ -42,7 +42,6 @@ from pipelines.tasks.encoding import Sequences, share
 from pipelines.tasks.scoring import WeightedScore, mean
 from pipelines.train.ranks import sum_over_ranks
 
-_ANSWER_TOKENS = 30  # the longest span that is answered, as published
 _ARTICLES = re.compile(r"\b(a|an|the)\b", re.UNICODE)
 _PUNCTUATION = frozenset(string.punctuation)  # ASCII's alone, as published
 _SENTENCE = re.compile(r"\S.*?(?:[.!?](?=\s)|(?=\n)|\Z)", re.DOTALL)
@@ -168,7 +167,7 @@ class QuestionAnswering(TaskFamily):
                 window = read.windows[member]
                 if not window.num_tokens:
                     continue  # of a context the tokenizer leaves nothing
-                score, first, last = best_span(inside(logits, window), _ANSWER_TOKENS)
+                score, first, last = best_span(inside(logits, window), ANSWER_TOKENS)
                 best[member] = (
                     float(logits[0].sum()), score,
                     window.first_token + first, window.first_token + last,

@@ -77,7 +77,7 @@ class Regression(TaskFamily):
     def answers(
         self, model: Model, tokenizer: WordPieceTokenizer, items: Items, reading: Reading
     ) -> Answers:
-        """The number of each text, as `bert_core.inference.rate` answers."""
+        """The number of each text, as `bert_core.inference.answers.rate` answers."""
         texts = encoded(items.rows, tokenizer, reading.max_tokens)
         return Answers(outputs(model, texts, reading).tolist(), texts.num_truncated)
 

@@ -172,7 +172,7 @@ class SentenceEmbedding(TaskFamily):
     def answers(
         self, model: Model, tokenizer: WordPieceTokenizer, items: Items, reading: Reading
     ) -> Answers:
-        """The cosine of each pair, of vectors as `bert_core.inference.embed` gives them."""
+        """The cosine of each pair, of vectors as `inference.pretrained.embed` gives them."""
         how = model.embedding or EmbeddingConfig()
         texts = [item[name] for name in _PAIR for item in items.rows]
         if how.lowercase:

@@ -32,7 +32,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from bert_core.model.catalogue import TrainableModel
 from bert_core.model.rows import CODE_FILE
 from bert_core.training.arena import this_rank
-from bert_core.training.optimization import state_size
 from bert_core.training.optimizer import Optimizer
 from bert_core.training.state import (
     CONFIG_FILE,
@@ -370,7 +369,7 @@ def check_disk_space(stage: str, state: TrainState) -> None:
     """
     model_bytes = 4 * sum(parameter.numel() for parameter in state.model.parameters())
     checkpoint_bytes = model_bytes * (1 if state.best is None else 2)
-    checkpoint_bytes += 4 * state_size(state.model, state.optimizer.config)
+    checkpoint_bytes += 4 * state.optimizer.num_moments
     needs = [(Path(tempfile.gettempdir()), checkpoint_bytes + model_bytes)]
     if state.checkpoints.is_local:
         folder = nearest_existing(Path(state.checkpoints.folder))

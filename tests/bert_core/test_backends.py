@@ -99,8 +99,6 @@ def test_the_device_chooses_unless_one_is_named():
         assert backend_for(CPU) is plain
         with use_backend("cpu"):
             assert backend_for(CPU) is not plain
-            with pytest.raises(ValueError, match="got some on cuda"):
-                backend_for(torch.device("cuda"))
         assert backend_for(CPU) is plain
     assert backend_for(CPU) is not plain
 

@@ -10,7 +10,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from bert_core.hugging_face import export_model, import_model
-from bert_core.inference import rate
+from bert_core.inference.answers import rate
 from bert_core.model.catalogue import build_model
 from bert_core.vocabulary import SPECIAL_TOKENS, WordPieceTokenizer
 from tests.bert_core.batches import ragged_batch, small_config

@@ -10,19 +10,14 @@ import pytest
 import torch
 
 from bert_core.batch import RaggedBatch
-from bert_core.inference import (
-    answer,
-    assign_labels,
+from bert_core.inference.answers import answer, assign_labels, choose, classify, rate, tag
+from bert_core.inference.pretrained import (
     attention_maps,
-    choose,
-    classify,
     complete,
     cosine_similarity,
     embed,
     fill_mask,
     next_sentence_probability,
-    rate,
-    tag,
 )
 from bert_core.inference.texts import text_windows
 from bert_core.model.catalogue import build_model

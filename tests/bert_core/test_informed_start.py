@@ -97,12 +97,7 @@ def test_the_first_loss_is_that_of_the_frequencies():
     assert taught == pytest.approx(expected, abs=0.1)
 
 
-def test_what_cannot_be_is_refused():
-    with pytest.raises(ValueError, match="learned positions, got 'sinusoidal'"):
-        attend_to_neighbours(Encoder(encoder_config("tiny", 50, positions="sinusoidal")), seed=0)
+def test_heads_of_an_odd_width_are_refused():
     odd = encoder_config("tiny", 50, hidden_size=130, num_attention_heads=26)
     with pytest.raises(ValueError, match="even width, got 5"):
         attend_to_neighbours(Encoder(odd), seed=0)
-    model = PretrainingModel(encoder_config("tiny", 50))
-    with pytest.raises(ValueError, match="counts must be 50 numbers"):
-        predict_frequencies(model.vocabulary_head, torch.ones(49))

@@ -8,7 +8,7 @@ import torch
 
 from bert_core.batch import LabelledBatch, RaggedBatch
 from bert_core.hugging_face import export_model, import_model, reads_mean
-from bert_core.inference import classify
+from bert_core.inference.answers import classify
 from bert_core.inference.texts import encode_texts
 from bert_core.model.catalogue import build_model
 from bert_core.training.loop import evaluate, train

@@ -6,7 +6,7 @@ import torch
 
 from bert_core.batch import LabelledBatch, RaggedBatch, next_token_labels
 from bert_core.config import EncoderConfig
-from bert_core.inference import complete
+from bert_core.inference.pretrained import complete
 from bert_core.model.catalogue import LanguageModel
 from bert_core.training.loop import train
 from bert_core.training.optimization import AdamW

@@ -7,7 +7,8 @@ import torch
 
 from bert_core.backends.context import computing
 from bert_core.batch import LabelledBatch, next_token_labels
-from bert_core.inference import attention_maps, classify, complete, embed, fill_mask
+from bert_core.inference.answers import classify
+from bert_core.inference.pretrained import attention_maps, complete, embed, fill_mask
 from bert_core.model.catalogue import build_model
 from bert_core.training.loop import evaluate, optimizer_step
 from bert_core.training.optimization import AdamW

@@ -83,8 +83,3 @@ def test_permutations_of_two_epochs_share_about_one_fixed_place():
 def test_a_position_outside_is_refused(position):
     with pytest.raises(IndexError, match=r"positions must lie in \[0, 10\)"):
         Permutation(10, 0, "order")[position]
-
-
-def test_an_empty_permutation_is_refused():
-    with pytest.raises(ValueError, match="size from 1"):
-        Permutation(0, 0, "order")

@@ -9,7 +9,7 @@ import torch
 
 from bert_core.config import EmbeddingConfig
 from bert_core.hugging_face import export_model, import_model
-from bert_core.inference import embed
+from bert_core.inference.pretrained import embed
 from bert_core.model.catalogue import build_model
 from bert_core.vocabulary import SPECIAL_TOKENS, Normalization, WordPieceTokenizer
 from tests.bert_core.batches import small_config

@@ -117,10 +117,3 @@ def test_token_embeddings_begin_as_them_and_unknown_ones_stay():
     torch.testing.assert_close(cosines, torch.ones(499))
     ratio = float(table[known].std() / before.std())
     assert ratio == pytest.approx(WORD_VECTOR_SCALE, rel=0.02)
-
-
-def test_what_cannot_be_is_refused():
-    with pytest.raises(ValueError, match=r"width must be at most .* \[20, 20\], got 21"):
-        word_vectors(counted(drawn(), 20), 21, seed=0)
-    with pytest.raises(ValueError, match=r"vectors must be of shape \[50, 128\], got \[50, 64\]"):
-        begin_as_word_vectors(Encoder(encoder_config("tiny", 50)), torch.zeros(50, 64))

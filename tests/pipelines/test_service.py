@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from bert_core.inference.tables import question_of_class
+from bert_core.inference.tables import question_of
 from bert_core.model.catalogue import MODELS
 from flows.cli.app import MISTAKE, run
 from flows.cli.predict import bound_socket
@@ -29,8 +29,8 @@ from pipelines.predict.tables import Table
 from pipelines.registry.package import opened
 from tests.pipelines.registry.test_serving import untrained
 
-CLASSES = question_of_class(MODELS["sequence_classification"])
-TAGS = question_of_class(MODELS["token_classification"])
+CLASSES = question_of(MODELS["sequence_classification"])
+TAGS = question_of(MODELS["token_classification"])
 
 
 def body(**given: Any) -> bytes:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bert_core.inference.tables import question_of_class
+from bert_core.inference.tables import question_of
 from bert_core.model.catalogue import MODELS
 from pipelines.cluster import connect, disconnect
 from pipelines.errors import UserError
@@ -178,7 +178,7 @@ def test_pairs_and_texts_are_not_answered_together(tmp_path: Path) -> None:
     for name, row in (("a", {"text": "a", "second_text": "b"}), ("b", {"text": "c"})):
         (tmp_path / f"{name}.jsonl").write_text(json.dumps(row))
     paths = [str(tmp_path / f"{name}.jsonl") for name in "ab"]
-    question = question_of_class(MODELS["sentence_embedding"])
+    question = question_of(MODELS["sentence_embedding"])
     assert _columns_asked(question, BatchSettings(), paths[:1]) == ["text", "second_text"]
     with pytest.raises(UserError, match=r"have a second text and others have none \(.*b.jsonl\)"):
         _columns_asked(question, BatchSettings(), paths)

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from mlflow.exceptions import MlflowException
 
-from bert_core.inference.tables import question_of_class
+from bert_core.inference.tables import question_of
 from bert_core.model.catalogue import MODELS
 from pipelines.registry.package import opened, signature_of
 from pipelines.registry.served_model import ServedModel
@@ -15,7 +15,7 @@ from tests.pipelines.registry.test_serving import untrained
 
 @pytest.mark.parametrize("head", sorted(MODELS.keys() - {"language_model", "next_sentence"}))
 def test_what_a_model_is_asked_says_what_it_is_served_as(head: str) -> None:
-    question = question_of_class(MODELS[head])
+    question = question_of(MODELS[head])
     assert tuple(question.example) == question.columns
     signature = signature_of(question)
     assert signature.inputs.input_names() == [*question.columns, *question.optional]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bert_core.batch import IGNORED_LABEL
-from bert_core.inference import assign_labels, classify
+from bert_core.inference.answers import assign_labels, classify
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.stages.finetuning.training import prepare

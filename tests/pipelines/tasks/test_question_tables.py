@@ -6,14 +6,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bert_core.inference.tables import question_of_class
+from bert_core.inference.tables import question_of
 from bert_core.model.catalogue import MODELS, build_model
 from pipelines.errors import UserError
 from pipelines.predict.answers import asked_of, check_rows
 from pipelines.predict.tables import read_shards, read_table
 from tests.pipelines.tasks.letters import CONFIG
 
-PAIRS = question_of_class(MODELS["regression"])
+PAIRS = question_of(MODELS["regression"])
 
 
 def test_rows_have_their_numbers_in_the_file(tmp_path: Path) -> None:
