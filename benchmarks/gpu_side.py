@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from benchmarks.alternating import serve
-from benchmarks.pretraining_batches import NUM_BATCHES, VOCAB_SIZE, operations, random_batches
+from benchmarks.pretraining_batches import NUM_BATCHES, VOCAB_SIZE, random_batches
 from benchmarks.reference_batches import static_arguments
 from benchmarks.usual_stack import Pretraining, Steps, their_config
 from bert_core.batch import PretrainingBatch, RaggedBatch
@@ -31,6 +31,7 @@ from bert_core.randomness import random_bits
 from bert_core.training.loop import train
 from bert_core.training.optimization import AdamW
 from bert_core.training.optimizer import OptimizationConfig
+from bert_core.training.step_operations import batch_operations
 
 STEPS_PER_TURN = 8  # in a row, with one synchronization at the end
 WARMUPS = 2 * NUM_BATCHES
@@ -141,7 +142,7 @@ def run_side(
 
     facts = {
         "tokens": float(np.mean([batch.tokens.num_tokens for batch in batches])),
-        "operations": float(np.mean([operations(config, batch) for batch in batches])),
+        "operations": float(np.mean([batch_operations(config, batch) for batch in batches])),
         "steps": STEPS_PER_TURN if device == "cuda" else 1,
         "warmup_seconds": warmup_seconds,
     }

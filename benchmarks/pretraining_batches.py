@@ -1,4 +1,4 @@
-"""Batches for measuring pretraining steps, and the operations that they need.
+"""Batches for measuring pretraining steps.
 
 90% of the sequences have full length, 10% a random shorter one; 15% of the tokens are predicted.
 """
@@ -7,8 +7,6 @@ import numpy as np
 import torch
 
 from bert_core.batch import PretrainingBatch, RaggedBatch
-from bert_core.config import EncoderConfig
-from bert_core.training.step_operations import training_operations
 
 VOCAB_SIZE = 30_522
 LENGTH = 128
@@ -35,15 +33,3 @@ def random_batches(
             )
         )
     return batches
-
-
-def operations(config: EncoderConfig, batch: PretrainingBatch) -> float:
-    """Operations of the matrix products that a step on `batch` needs: see `step_operations`."""
-    lengths = np.asarray(batch.tokens.lengths)
-    masked = np.repeat(lengths, lengths)[batch.masked_positions.numpy()]
-    return training_operations(
-        config,
-        batch.tokens.lengths,
-        lengths_read=np.concatenate([masked, lengths]),
-        num_predicted=batch.masked_labels.numel(),
-    )

@@ -38,7 +38,6 @@ from benchmarks.pretraining_batches import (
     LENGTH,
     NUM_BATCHES,
     VOCAB_SIZE,
-    operations,
     random_batches,
 )
 from benchmarks.reference_batches import padded, register_packed_attention
@@ -56,6 +55,7 @@ from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.loop import train
 from bert_core.training.optimization import AdamW
 from bert_core.training.optimizer import OptimizationConfig
+from bert_core.training.step_operations import batch_operations
 
 SEQUENCES = {"tiny": 64, "mini": 64, "small": 32, "base": 16}
 TUNED = ("packed", "padded")
@@ -79,7 +79,7 @@ def our_step(size: str, precision: Precision = "bf16") -> tuple[Callable[[], Non
         return [(0, batches[step % NUM_BATCHES])]
 
     steps = train(model, optimizer, micro_batches, seed=0, precision=precision)
-    work = float(np.mean([operations(model.config, batch) for batch in batches]))
+    work = float(np.mean([batch_operations(model.config, batch) for batch in batches]))
     return lambda: float(next(steps).loss) and None, {"operations": work}
 
 

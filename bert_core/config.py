@@ -4,8 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from numbers import Integral, Real
-from types import MappingProxyType
-from typing import Any, Literal, Self, TypeVar, get_args
+from typing import Any, Final, Literal, Self, TypeVar, get_args
 
 T = TypeVar("T")
 
@@ -147,16 +146,14 @@ def check_choice(name: str, value: object, words: Sequence[str]) -> None:
 
 # Layers, hidden size and attention heads (Devlin et al., 2019; Turc et al., 2019). The
 # feed-forward layer is four times as wide as the hidden state.
-SIZES: MappingProxyType[str, tuple[int, int, int]] = MappingProxyType(
-    {
-        "tiny": (2, 128, 2),
-        "mini": (4, 256, 4),
-        "small": (4, 512, 8),
-        "medium": (8, 512, 8),
-        "base": (12, 768, 12),
-        "large": (24, 1024, 16),
-    }
-)
+SIZES: Final = {
+    "tiny": (2, 128, 2),
+    "mini": (4, 256, 4),
+    "small": (4, 512, 8),
+    "medium": (8, 512, 8),
+    "base": (12, 768, 12),
+    "large": (24, 1024, 16),
+}
 
 
 def size_of(config: EncoderConfig) -> str | None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 import numpy as np
 import torch
@@ -53,22 +53,6 @@ class PaddedBatch(RaggedBatch):
 
     is_token: Tensor  # [B, S] bool
 
-    @classmethod
-    def from_rows(cls, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Self:
-        """Of three [B, S] int64; positions count from the first column, as in `transformers`."""
-        num_sequences, size = input_ids.shape
-        places = torch.arange(size, device=input_ids.device)
-        starts = torch.arange(num_sequences + 1, device=input_ids.device) * size
-        return cls(
-            input_ids=input_ids.flatten(),
-            token_type_ids=token_type_ids.flatten(),
-            position_ids=places.expand(num_sequences, size).flatten(),
-            cu_seqlens=starts,
-            lengths=(),
-            max_seqlen=size,
-            is_token=attention_mask > 0,
-        )
-
     def in_rows(self, compute: Callable[[Tensor, Tensor], Tensor], values: Tensor) -> Tensor:
         return compute(values.unflatten(0, self.is_token.shape), self.is_token).flatten(0, 1)
 
@@ -88,7 +72,18 @@ class PaddedModel(nn.Module):
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor
     ) -> tuple[Tensor, ...]:
         """Those of `outputs_of`, in their order: [B, S, ...] where they are of tokens."""
-        tokens = PaddedBatch.from_rows(input_ids, attention_mask, token_type_ids)
+        num_sequences, size = input_ids.shape
+        # Positions count from the first column, as in `transformers`.
+        places = torch.arange(size, device=input_ids.device)
+        tokens = PaddedBatch(
+            input_ids=input_ids.flatten(),
+            token_type_ids=token_type_ids.flatten(),
+            position_ids=places.expand(num_sequences, size).flatten(),
+            cu_seqlens=torch.arange(num_sequences + 1, device=input_ids.device) * size,
+            lengths=(),
+            max_seqlen=size,
+            is_token=attention_mask > 0,
+        )
         with use_backend("plain"):
             outputs = outputs_of(self.model, tokens)
         return tuple(

@@ -11,9 +11,9 @@ from bert_core.config import EncoderConfig
 from bert_core.files import entry, listed, read_json, read_tensors
 from bert_core.hugging_face.sentence_transformers import model_folder, read_embedding
 from bert_core.hugging_face.tensors import (
+    ARCHITECTURES,
     CONFIG_NAMES,
     PROBLEMS,
-    TASKS,
     from_hugging_face,
     to_hugging_face,
 )
@@ -26,13 +26,6 @@ _PUBLISHED: Final = {
 }  # fmt: skip
 _PREDICTIONS: Final = "cls.predictions.bias"
 _NEXT_SENTENCE: Final = "cls.seq_relationship.weight"
-# A tensor that a checkpoint of each architecture must hold besides the encoder.
-_HEAD_TENSORS: Final = {
-    **dict.fromkeys(TASKS, "classifier.weight"),
-    **dict.fromkeys(("BertForPreTraining", "BertForMaskedLM", "BertLMHeadModel"), _PREDICTIONS),
-    "BertForQuestionAnswering": "qa_outputs.weight",
-    "BertForNextSentencePrediction": _NEXT_SENTENCE,
-}
 _LABELLED: Final = (
     "sequence_classification", "multi_label_classification", "token_classification",
 )  # fmt: skip
@@ -95,33 +88,19 @@ def _check_architecture(config: dict[str, Any], path: Path) -> None:
 
 
 def _head_of(config: dict[str, Any], tensors: Mapping[str, Tensor], path: Path) -> str:
-    """The head that takes every tensor."""
+    """The head of the class that `architectures` names; else of pretraining, or none."""
     architecture = str((entry(config, "architectures", list, path) or [""])[0])
-    needed = _HEAD_TENSORS.get(architecture)
-    if needed is not None and needed not in tensors:
-        raise ValueError(
-            f"the weights of {path.parent} have no {needed}, the head of the {architecture} that "
-            f"config.json names; {_OTHER_HEADS}"
-        )
-    if _PREDICTIONS in tensors:
-        # One that is no decoder reads both sides of a token, whatever its class is called: the
-        # reference loads it with a warning and masks nothing.
-        is_decoder = entry(config, "is_decoder", bool, path)
-        is_language_model = is_decoder and architecture in ("", "BertLMHeadModel")
-        return "language_model" if is_language_model else "pretraining"
-    if _NEXT_SENTENCE in tensors:
-        return "next_sentence"
-    if "classifier.weight" not in tensors and "qa_outputs.weight" not in tensors:
-        return "encoder"
-    if architecture not in TASKS:
-        raise ValueError(
-            f"{path} must say in `architectures` what the head is for, one of "
-            f"{', '.join(TASKS)}; found {architecture!r}"
-        )
-    head, problem = TASKS[architecture], config.get("problem_type")
+    is_decoder = entry(config, "is_decoder", bool, path)
+    head, problem = ARCHITECTURES.get(architecture, "encoder"), config.get("problem_type")
+    if head == "encoder" and _PREDICTIONS in tensors:
+        return "language_model" if is_decoder and not architecture else "pretraining"
+    if head == "language_model" and not is_decoder:
+        # It reads both sides of a token: the reference loads it with a warning and masks nothing.
+        return "pretraining"
     if head != "sequence_classification":
         return head
-    if problem is None and tensors["classifier.weight"].shape[:1] == (1,):
+    weight = tensors.get("classifier.weight")
+    if problem is None and weight is not None and weight.shape[:1] == (1,):
         return "regression"
     return {theirs: ours for ours, theirs in PROBLEMS.items()}.get(str(problem), head)
 

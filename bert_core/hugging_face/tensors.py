@@ -26,8 +26,11 @@ CONFIG_NAMES: Final = {
     "initializer_range": "initializer_range",
     "causal": "is_decoder",
 }
-# Architectures whose tensors do not tell their task.
-TASKS: Final = {
+ARCHITECTURES: Final = {
+    "BertModel": "encoder",
+    "BertForPreTraining": "pretraining",
+    "BertForMaskedLM": "pretraining",
+    "BertForNextSentencePrediction": "next_sentence",
     "BertForSequenceClassification": "sequence_classification",
     "BertForTokenClassification": "token_classification",
     "BertForMultipleChoice": "multiple_choice",

@@ -9,17 +9,15 @@ from safetensors.torch import save_file
 from bert_core.config import EmbeddingConfig, Pooling
 from bert_core.files import publish, write_json
 from bert_core.hugging_face.sentence_transformers import write_embedding
-from bert_core.hugging_face.tensors import CONFIG_NAMES, PROBLEMS, TASKS, to_hugging_face
+from bert_core.hugging_face.tensors import ARCHITECTURES, CONFIG_NAMES, PROBLEMS, to_hugging_face
 from bert_core.model.catalogue import Model
 from bert_core.model.task_models import TextModel
 from bert_core.vocabulary import WordPieceTokenizer
 
 _ARCHITECTURES: Final = {
-    **{head: architecture for architecture, head in TASKS.items()},
+    **{head: architecture for architecture, head in ARCHITECTURES.items()},
     **dict.fromkeys(PROBLEMS, "BertForSequenceClassification"),
-    "encoder": "BertModel",
     "sentence_embedding": "BertModel",
-    "next_sentence": "BertForNextSentencePrediction",
 }
 
 

@@ -103,12 +103,12 @@ def _answered(
     asked = (model, tokenizer)
     if isinstance(model, RowModel):
         rows, max_tokens = rows_in(model, columns), model.config.max_position_embeddings
-        encoded, counts = encode_rows(type(model), tokenizer, rows, max_tokens)
+        encoded, numbers_of_texts = encode_rows(type(model), tokenizer, rows, max_tokens)
         outputs = run_batches(model, encoded, model, precision)
-        values = torch.cat([each.values for each in outputs])
+        every = torch.cat([each.values for each in outputs])
         places = torch.cat([each.members for each in outputs])
-        answers = answers_of(model, values[places.argsort()], counts, rows)
-        return {name: [row[name] for row in answers] for name in model.gives}
+        answered = answers_of(model, every[places.argsort()], numbers_of_texts, rows)
+        return {name: [row[name] for row in answered] for name in model.gives}
     if isinstance(model, SequenceClassifier):
         classes = classify(*asked, _texts(columns), precision)
         return {"label": classes.labels, "probability": classes.probabilities.max(axis=1).tolist()}

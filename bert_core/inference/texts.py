@@ -204,15 +204,11 @@ def question_windows(
     """[CLS] question [SEP] window [SEP] for windows that together cover the context.
 
     They advance by half a window: then every span of up to half a window is
-    whole in one of them. Raises ValueError if the question leaves no tokens for a window.
+    whole in one of them. The question is at most `longest_question`.
     """
     start = [tokenizer.cls_id, *question_ids, tokenizer.sep_id]
     window_size = max_tokens - len(start) - 1
-    if window_size < 1:
-        raise ValueError(
-            f"a question must leave some of {max_tokens} tokens for the context, "
-            f"got {len(question_ids)} tokens; ask more briefly"
-        )
+    assert window_size >= 1
     windows = [
         Window(
             first_token=first,

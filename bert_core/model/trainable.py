@@ -53,10 +53,6 @@ class Model(nn.Module):
         """Where the parameters are."""
         return self.encoder.embeddings.token.device
 
-    def precision(self, precision: Precision) -> AbstractContextManager[None]:
-        """A block in which this thread computes in `precision`; ValueError for an unknown one."""
-        return computing(compute_dtype(precision, self.device))
-
     def inference(self, precision: Precision, num_tokens: int = 0) -> AbstractContextManager[None]:
         """A block in which this thread computes in `precision` and asks for no gradient.
 

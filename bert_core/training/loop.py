@@ -217,23 +217,16 @@ def evaluate(
 ) -> dict[str, float]:
     """Each figure of `model.figure_names`: its exact mean over the items of all batches.
 
-    Without dropout or gradients, on the model's device. With `torch.distributed` initialised every
-    rank calls it with its own batches, or none, and all get the same figures. Raises ValueError
-    if no item counts on any rank, or for a batch that the model cannot take.
+    Without dropout or gradients, on the model's device. Raises ValueError if no item counts, or for
+    a batch that the model cannot take.
     """
-    names, device = model.figure_names, model.device
-    totals = torch.zeros(len(names), dtype=torch.float64, device=device)
-    counts = torch.zeros(len(names), dtype=torch.float64)
-    with model.precision(precision):
+    totals, counts = (dict.fromkeys(model.figure_names, 0.0) for _ in range(2))
+    with model.inference(precision):
         for batch in batches:
-            sums = model.evaluation_sums(batch.to(device))
-            totals += torch.stack([sums[name].total.detach().double() for name in names])
-            counts += torch.tensor([sums[name].num_items for name in names])
-    # A rank without a batch must build the table on the same kind of device as the others.
-    table = torch.stack([totals, counts.to(device)])
-    figures = {}
-    for name, total, count in zip(names, *sum_over_ranks(table).tolist(), strict=True):
+            for name, (total, num_items) in model.evaluation_sums(batch.to(model.device)).items():
+                totals[name] += float(total)
+                counts[name] += num_items
+    for name, count in counts.items():
         if not count:
             raise ValueError(f"there is nothing to average: no item counted for {name}")
-        figures[name] = total / count
-    return figures
+    return {name: total / counts[name] for name, total in totals.items()}

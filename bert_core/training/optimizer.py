@@ -9,7 +9,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
@@ -24,7 +23,8 @@ OptimizerName = Literal["adamw", "lamb", "muon"]
 Schedule = Literal["linear", "cosine", "constant", "warmup_stable_decay"]
 _RANGES = {
     "learning_rate": "be positive and finite", "eps": "be positive and finite",
-    "max_grad_norm": "be positive and finite", "weight_decay": "be finite and not negative",
+    "embeddings_rate": "be positive and finite", "max_grad_norm": "be positive and finite",
+    "weight_decay": "be finite and not negative",
     "layer_decay": "lie in (0, 1]", "decay_fraction": "lie in (0, 1]",
     "muon_momentum": "lie in [0, 1)",
 }  # fmt: skip
@@ -44,8 +44,7 @@ class OptimizationConfig:
         max_grad_norm: gradients are scaled down to this norm over all parameters; None: never.
         layer_decay: the rate of each layer divided by that of the layer above; the heads have the
             full rate, the embeddings the lowest.
-        rate_scales: factors of the rate for parameters whose names match a pattern such as
-            "encoder.layers.*"; the first matching pattern counts.
+        embeddings_rate: a factor of the rate of the embeddings.
         muon_momentum: of Muon's running mean of gradients.
         exchange_dtype: in which gradients are sent between ranks; one rank alone rounds none.
         guard: which steps are skipped, and how many in a row stop training.
@@ -64,7 +63,7 @@ class OptimizationConfig:
     schedule: Schedule = "linear"
     decay_fraction: float = 0.2
     layer_decay: float = 1.0
-    rate_scales: Mapping[str, float] = field(default_factory=dict)
+    embeddings_rate: float = 1.0
     muon_momentum: float = 0.95
     exchange_dtype: Literal["float32", "bf16"] = "float32"
     guard: GuardConfig = field(default_factory=GuardConfig)
@@ -82,8 +81,6 @@ class OptimizationConfig:
                 check_number(name, value, range_of)
         for beta in self.betas:
             check_number("betas", beta, "lie in [0, 1)")
-        for scale in self.rate_scales.values():
-            check_number("rate_scales", scale, "be positive and finite")
         check_choice("optimizer", self.optimizer, get_args(OptimizerName))
         check_choice("schedule", self.schedule, get_args(Schedule))
         check_choice("exchange_dtype", self.exchange_dtype, ("float32", "bf16"))
@@ -140,10 +137,7 @@ class Segment:
 def parameter_groups(
     model: nn.Module, config: OptimizationConfig, kind_of: Callable[[str, Tensor], Kind]
 ) -> list[ParameterGroup]:
-    """The trainable parameters of `model` by kind and rate, matrices first.
-
-    Raises ValueError for a rate scale that fits no parameter.
-    """
+    """The trainable parameters of `model` by kind and rate, matrices first."""
     names = [name for name, _ in model.named_parameters()]
     scales = _rate_scales(names, config)
     members: dict[tuple[Kind, float], list[str]] = {}
@@ -162,12 +156,6 @@ def parameter_groups(
 
 
 def _rate_scales(names: list[str], config: OptimizationConfig) -> dict[str, float]:
-    for pattern in config.rate_scales:
-        if not any(fnmatchcase(name, pattern) for name in names):
-            raise ValueError(
-                f"rate_scales must name parameters of the model, found none that fits {pattern!r}; "
-                "dict(model.named_parameters()) lists them"
-            )
     num_layers = 1 + max((layer_of(name) or 0 for name in names), default=0)
     scales = {}
     for name in names:
@@ -175,8 +163,8 @@ def _rate_scales(names: list[str], config: OptimizationConfig) -> dict[str, floa
         # The heads are above all layers, what else the encoder has is below.
         outside = num_layers + 1 if _IN_ENCODER.search(name) else 0
         levels_down = outside if layer is None else num_layers - layer
-        fitting = (s for pattern, s in config.rate_scales.items() if fnmatchcase(name, pattern))
-        scales[name] = next(fitting, 1.0) * config.layer_decay**levels_down
+        own = config.embeddings_rate if "embeddings." in name else 1.0
+        scales[name] = own * config.layer_decay**levels_down
     return scales
 
 

@@ -17,7 +17,15 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from bert_core.config import EmbeddingConfig, EncoderConfig
-from bert_core.files import check_names, publish, read_json, read_tensors, write_json
+from bert_core.files import (
+    check_fetched,
+    check_names,
+    publish,
+    read_json,
+    read_tensors,
+    read_text,
+    write_json,
+)
 from bert_core.model.catalogue import MODELS, Model, SentenceEncoder, described
 from bert_core.model.rows import CODE_FILE, RowModel, row_model
 from bert_core.training.optimizer import Optimizer
@@ -75,7 +83,7 @@ def model_class_in(folder: Path | str) -> type[Model]:
     head = read_config(folder)["head"]
     if head in MODELS:
         return MODELS[head]
-    return row_model(_existing(folder, CODE_FILE).read_text(encoding="utf-8"), head)
+    return row_model(read_text(Path(folder) / CODE_FILE), head)
 
 
 def save_checkpoint(
@@ -111,7 +119,8 @@ def load_checkpoint(folder: Path | str, model: Model, optimizer: Optimizer) -> P
     Any number of ranks can load what any number has saved. Raises ValueError if the folder holds no
     checkpoint, or that of another model, another optimizer or other frozen parameters.
     """
-    path = _existing(folder, TRAINING_STATE_FILE)
+    path = Path(folder) / TRAINING_STATE_FILE
+    check_fetched(path)
     config = read_config(folder)
     if config["head"] != model.head_name or config["settings"] != model.head_settings():
         raise ValueError(
@@ -134,7 +143,7 @@ def read_config(folder: Path | str) -> dict[str, Any]:
 
     Raises ValueError if the folder holds none, or one of another format.
     """
-    path = _existing(folder, CONFIG_FILE)
+    path = Path(folder) / CONFIG_FILE
     config = read_json(path)
     if config.get("format") != FORMAT:
         raise ValueError(
@@ -170,16 +179,9 @@ def _write_model(draft: Path, model: Model) -> None:
         (draft / CODE_FILE).write_text(model.source, encoding="utf-8")
 
 
-def _existing(folder: Path | str, name: str) -> Path:
-    path = Path(folder) / name
-    if not path.is_file():
-        raise ValueError(f"{folder} has no {name}; is it a saved model?")
-    return path
-
-
 def read_weights(folder: Path | str) -> dict[str, Tensor]:
     """The tensors of a saved model, on the CPU; raises ValueError if there are none."""
-    return read_tensors(_existing(folder, WEIGHTS_FILE))
+    return read_tensors(Path(folder) / WEIGHTS_FILE)
 
 
 def check_same_encoder(ours: EncoderConfig, theirs: Mapping[str, Any], source: Path | str) -> None:

@@ -7,7 +7,7 @@ all ranks.
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
@@ -55,7 +55,7 @@ class Training(ABC):
     evaluate_every_steps: int
     patience: int | None = None  # evaluations without a lower held-out loss; None: all steps
     layer_decay: float = 1.0  # see `OptimizationConfig`
-    rate_scales: Mapping[str, float] = {}
+    embeddings_rate: float = 1.0
     budget_seconds: float | None = None  # which the number of steps follows from
 
     @abstractmethod
@@ -201,7 +201,7 @@ def optimization(training: Training) -> OptimizationConfig:
         betas=settings.betas,
         muon_momentum=settings.muon_momentum,
         layer_decay=training.layer_decay,
-        rate_scales=training.rate_scales,
+        embeddings_rate=training.embeddings_rate,
         exchange_dtype=settings.exchange_dtype,
         guard=GuardConfig(
             spike_factor=settings.spike_factor, max_skipped_in_a_row=settings.max_skipped_steps

@@ -46,6 +46,7 @@ CHANGES = {
     "on another device": lambda model: model.to("meta"),
     "loaded by assignment": load_by_assignment,
     "one parameter replaced": replace_one,
+    "frozen": lambda model: model.requires_grad_(False),
     "gradients set to none": lambda model: model.zero_grad(),
     "one gradient replaced": replace_a_gradient,
 }

@@ -6,7 +6,6 @@ import torch
 
 import bert_core as bc
 from bert_core.inference.answers import assign_labels
-from bert_core.inference.tables import answer_table, question_of
 from bert_core.inference.texts import EncodedTexts
 from tests.bert_core.test_inference import TEXTS, alone, new_model
 from tests.bert_core.test_inference import tokenizer as tokenizer
@@ -73,35 +72,6 @@ def test_questions_are_answered_in_bfloat16_about_as_in_float32(tokenizer, quest
     np.testing.assert_array_equal(np.asarray(ask(model, tokenizer)), exact)
     with pytest.raises(ValueError, match="precision must be"):
         ask(model, tokenizer, precision="fp8")
-
-
-NUMBERS = {
-    "encoder": "embedding", "sequence_classification": "probability",
-    "multi_label_classification": "probabilities", "regression": "value",
-    "multiple_choice": "probability", "span_prediction": "null_lead",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("head", NUMBERS)
-def test_a_table_is_answered_in_the_precision_asked_for(tokenizer, head):
-    model = model_for(head)
-    rows = {name: [value] * 2 for name, value in question_of(model).example.items()}
-
-    def numbers(**precision):
-        # Of several labels there may be none.
-        return np.hstack(answer_table(model, tokenizer, rows, **precision)[NUMBERS[head]])
-
-    exact, rounded = numbers(), numbers(precision="bf16")
-    np.testing.assert_array_equal(numbers(precision="float32"), exact)
-    np.testing.assert_allclose(rounded, exact, atol=0.1, rtol=0.1)
-    assert head == "multi_label_classification" or not np.array_equal(rounded, exact)
-    with pytest.raises(ValueError, match="precision must be"):
-        numbers(precision="fp8")
-
-
-def test_attention_in_bfloat16_still_sums_up_to_one(tokenizer):
-    maps = bc.attention_maps(new_model("encoder"), tokenizer, "a bc", precision="bf16")
-    np.testing.assert_allclose(maps.probabilities.sum(-1), 1, atol=1e-5)
 
 
 @pytest.mark.gpu

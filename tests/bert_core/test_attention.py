@@ -1,10 +1,9 @@
 """Attention in each backend against the softmax formula, written out in float64."""
 
-import numpy as np
 import pytest
 import torch
 
-from bert_core.backends.cpu.attention import _LONGEST_SAVED, lay_out
+from bert_core.backends.cpu.attention import _LONGEST_SAVED
 from bert_core.backends.dropout import DropoutKey, attention_dropout
 from bert_core.backends.operations import backend_for, use_backend
 from bert_core.model.encoder import attention_probabilities
@@ -126,17 +125,6 @@ def test_the_maps_are_the_probabilities_of_the_formula():
         torch.testing.assert_close(mixed, formula(qkv, (9,), causal), atol=1e-12, rtol=0)
 
 
-def test_groups_hold_every_sequence_once_and_waste_little():
-    lengths = tuple(np.random.default_rng(0).integers(1, 513, size=300).tolist())
-    layout = lay_out(ragged_batch(lengths))
-    assert sum(group.num_sequences for group in layout.groups) == len(lengths)
-    assert layout.groups[0].begin == 0
-    assert layout.groups[-1].end == sum(lengths)
-    padded = sum(group.num_sequences * group.size**2 for group in layout.groups)
-    needed = sum(length**2 for length in lengths)
-    assert padded - needed < 0.25 * padded + len(layout.groups) * (1 << 18)
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_both_backends_drop_the_same_probabilities_however_they_sort_and_group(case):
     lengths = CASES[case]
@@ -147,11 +135,3 @@ def test_both_backends_drop_the_same_probabilities_however_they_sort_and_group(c
         with use_backend(name):
             results.append(attend(qkv, lengths, dropout_rate=0.3, key=key))
     torch.testing.assert_close(*results, atol=1e-12, rtol=0)
-
-
-def test_what_a_sequence_drops_does_not_depend_on_the_others():
-    qkv = random_qkv((9, 30, 4))
-    key = DropoutKey.at(0, 0, 0)
-    together = attend(qkv, (9, 30, 4), dropout_rate=0.5, key=key)
-    alone = attend(qkv[:9], (9,), dropout_rate=0.5, key=key)
-    torch.testing.assert_close(together[:9], alone, atol=1e-12, rtol=0)

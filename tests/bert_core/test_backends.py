@@ -1,7 +1,5 @@
 """Two ways to compute one model: named, chosen by the device, equal to each other."""
 
-import threading
-
 import pytest
 import torch
 
@@ -10,8 +8,6 @@ from bert_core.backends.context import computing
 from bert_core.backends.dropout import DropoutKey
 from bert_core.backends.operations import backend_for, use_backend
 from bert_core.model.catalogue import build_model
-from bert_core.training.optimization import AdamW
-from bert_core.training.optimizer import OptimizationConfig
 from tests.bert_core.batches import pretraining_batch, small_config
 from tests.bert_core.test_precision import batch_for
 
@@ -77,21 +73,6 @@ def test_they_stay_near_each_other_in_bfloat16():
     assert torch.nn.functional.cosine_similarity(*flat, dim=0) > 0.999
 
 
-def test_the_copies_of_a_step_give_the_bits_of_casts_at_each_use():
-    batch, key = pretraining_batch(), DropoutKey.at(1, 2, 3)
-    model, twin = (new_model("pretraining", hidden_dropout=0.1) for _ in range(2))
-    arena = AdamW(model, OptimizationConfig(num_steps=1)).arena
-    found = []
-    for each, block in ((model, arena.computing), (twin, computing)):
-        with use_backend("plain"), block(torch.bfloat16):
-            sums = each.loss_sums(batch, key)
-            sum(total / count for total, count in sums.values()).backward()
-        found.append({name: p.grad for name, p in each.named_parameters()})
-    for name, gradient in found[1].items():
-        assert torch.equal(found[0][name], gradient), name
-    assert all("weight" not in vars(module) for module in model.modules())
-
-
 def test_the_device_chooses_unless_one_is_named():
     assert backend_for(CPU).takes_compute_weights
     assert backend_for(torch.device("cuda")) is plain
@@ -101,15 +82,6 @@ def test_the_device_chooses_unless_one_is_named():
             assert backend_for(CPU) is not plain
         assert backend_for(CPU) is plain
     assert backend_for(CPU) is not plain
-
-
-def test_a_name_holds_for_its_thread_alone():
-    found = []
-    with use_backend("plain"):
-        thread = threading.Thread(target=lambda: found.append(backend_for(CPU)))
-        thread.start()
-        thread.join()
-    assert found[0] is not plain
 
 
 def test_a_backend_there_is_not_is_refused():

@@ -5,7 +5,6 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from bert_core.backends.context import computing
-from bert_core.backends.dropout import DropoutKey
 from bert_core.backends.operations import use_backend
 from bert_core.model.catalogue import PretrainingModel
 from tests.bert_core.batches import pretraining_batch, small_config
@@ -52,17 +51,3 @@ def test_compiled_layers_compute_the_same_in_few_graphs(dtype):
         for name, gradient in ours.items():
             torch.testing.assert_close(gradient, expected[name], atol=tolerance, rtol=tolerance)
     assert counting.frame_count <= 3  # the layers but for the last, and that one
-
-
-@pytest.mark.filterwarnings("ignore:The .grad attribute")
-def test_torch_s_generator_decides_what_compiled_layers_drop():
-    counting = CompileCounterWithBackend("aot_eager")
-    model = compiled(new_model(hidden_dropout=0.2, attention_dropout=0.2), counting)
-    drawn = []
-    for seed in (1, 1, 2):
-        torch.manual_seed(seed)
-        found = gradients(model, pretraining_batch(), DropoutKey.at(0, seed, 0))
-        drawn.append(found["encoder.layers.0.feed_forward.widen.weight"].clone())
-    assert torch.equal(drawn[0], drawn[1])
-    assert not torch.allclose(drawn[0], drawn[2], rtol=0.1)
-    assert counting.frame_count <= 3  # another key makes no other graph

@@ -25,13 +25,6 @@ def test_named_sizes_have_the_published_numbers_of_parameters(size):
     assert count_parameters(model) == PUBLISHED[size]
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_heads_are_64_wide_and_the_feed_forward_layer_is_four_times_as_wide(size):
-    config = encoder_config(size, 1000)
-    assert config.hidden_size == 64 * config.num_attention_heads
-    assert config.intermediate_size == 4 * config.hidden_size
-
-
 def test_a_config_survives_its_dictionary():
     config = small_config(causal=True, positions="sinusoidal")
     assert EncoderConfig.from_dict(config.to_dict()) == config

@@ -62,11 +62,6 @@ def test_the_draw_depends_on_its_position_alone():
         assert (draw == first).float().mean().item() == pytest.approx(0.5, abs=0.08)
 
 
-def test_an_element_is_dropped_whatever_comes_after_it():
-    short, long = (dropped(0, 0, 0, size=size, rate=0.3) for size in (CHUNK + 7, 3 * CHUNK))
-    assert torch.equal(short, long[: CHUNK + 7])
-
-
 def test_sites_and_layers_draw_independently():
     key, values = DropoutKey.at(0, 0, 0), torch.empty(500_000)
     draws = [
@@ -88,14 +83,6 @@ def test_neighbours_within_a_site_are_independent():
         assert abs(correlation) < 0.006
 
 
-def test_sequences_draw_their_probabilities_independently():
-    drawn = AttentionDropout(DropoutKey.at(0, 0, 0), 0.5)
-    offsets = drawn.offsets(16, 4, 128)
-    signs = drawn.signs(offsets, [(place, 128) for place in range(16)], num_heads=4, size=128)
-    calls = (signs < 0).float().view(16, -1) - 0.5
-    assert (torch.corrcoef(calls) - torch.eye(16)).abs().max() < 0.03
-
-
 @pytest.mark.parametrize("lengths", [(3,), (300, 12, 299), (20, 20)])
 def test_probabilities_of_a_padded_batch_are_those_of_its_sequences(lengths):
     drawn = AttentionDropout(DropoutKey.at(7, 8, 9).at_layer(2), 0.3)
@@ -110,13 +97,6 @@ def test_a_stretch_of_random_words_never_meets_itself():
     lefts, rights = DropoutKey.at(7, 0, 0).offsets(SITE, 4_000_000)  # by chance five of them would
     assert (lefts != rights).all()
     assert max(lefts.max(), rights.max()) < (1 << 20) - CHUNK
-
-
-def test_without_a_key_or_at_rate_zero_nothing_is_dropped():
-    values = torch.randn(5, 5)
-    assert dropout_mask(values, 0.5, None, SITE) is None
-    assert dropout_mask(values, 0.0, DropoutKey.at(0, 0, 0), SITE) is None
-    assert without_dropped(values, None) is values
 
 
 def test_masks_are_those_of_earlier_versions():

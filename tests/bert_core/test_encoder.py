@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from bert_core.backends.dropout import DropoutKey
 from bert_core.model.encoder import Encoder
 from tests.bert_core.batches import LENGTHS, ragged_batch, small_config
 
@@ -55,12 +54,3 @@ def test_the_last_layer_computes_few_rows_where_few_are_asked_for():
     encoder(ragged_batch(), None, ragged_batch().first_positions)
     assert min(rows[0], rows[1]) >= NUM_TOKENS
     assert rows[2] == 8  # six sequences, filled up to a common size
-
-
-def test_dropout_at_the_tokens_asked_for_depends_on_the_generator_alone():
-    encoder = new_encoder()
-    tokens = ragged_batch()
-    first = tokens.first_positions
-    same, again, other = (encoder(tokens, DropoutKey.at(0, step, 0), first) for step in (1, 1, 2))
-    assert torch.equal(same, again)
-    assert not torch.equal(same, other)

@@ -10,7 +10,7 @@ from bert_core.hugging_face import export_model
 from bert_core.hugging_face.tensors import to_hugging_face
 from bert_core.model.catalogue import PretrainingModel, SequenceClassifier
 from bert_core.model.preparation import freeze
-from bert_core.training.loop import optimizer_step, train
+from bert_core.training.loop import train
 from bert_core.training.optimization import AdamW
 from bert_core.training.optimizer import OptimizationConfig
 from bert_core.training.state import Position, load_checkpoint, save_checkpoint
@@ -113,28 +113,6 @@ def test_training_equals_the_reference_and_what_is_frozen_keeps_every_bit(tmp_pa
         torch.testing.assert_close(ours[name], tensor, atol=2e-4, rtol=0)
 
 
-@pytest.mark.parametrize("precision", ["float32", "bf16"])
-@pytest.mark.parametrize("freezing", FREEZING)
-def test_a_resumed_run_ends_with_the_same_bits(tmp_path, freezing, precision):
-    whole, optimizer = new_run(freezing, dropout=0.1)
-    for _ in train(whole, optimizer, micro_batches, seed=SEED, precision=precision):
-        pass
-    first, first_optimizer = new_run(freezing, dropout=0.1)
-    steps = train(
-        first, first_optimizer, micro_batches, seed=SEED, num_steps=2, precision=precision
-    )
-    assert [report.step for report in steps] == [0, 1]
-    save_checkpoint(tmp_path / "two", first, first_optimizer, Position(seed=SEED, step=2))
-    second, second_optimizer = new_run(freezing, dropout=0.1)
-    position = load_checkpoint(tmp_path / "two", second, second_optimizer)
-    assert second_optimizer.num_updates == 2
-    for _ in train(second, second_optimizer, micro_batches, seed=SEED, first_step=position.step,
-                   precision=precision):  # fmt: skip
-        pass
-    for name, tensor in weights(whole).items():
-        assert torch.equal(tensor, weights(second)[name]), name
-
-
 def test_tied_embeddings_are_frozen_in_pretraining_too():
     torch.manual_seed(0)
     model = PretrainingModel(small_config())
@@ -158,17 +136,6 @@ def test_a_checkpoint_of_a_run_with_other_parts_frozen_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"missing .*embeddings\.token.* freeze exactly what"):
         load_checkpoint(tmp_path / "one", other, other_optimizer)
     assert all(torch.equal(before[name], tensor) for name, tensor in weights(other).items())
-
-
-def test_what_is_frozen_must_not_change_under_an_optimizer(backend):
-    model, optimizer = new_run("embeddings")
-    model.requires_grad_(True)
-    with pytest.raises(ValueError, match=r"was frozen, found others at encoder\.embeddings"):
-        next(train(model, optimizer, micro_batches, seed=0))
-    before = weights(model)
-    with pytest.raises(ValueError, match=r"was frozen, found others at encoder\.embeddings"):
-        optimizer_step(model, optimizer, micro_batches(0), seed=0, step=0)
-    assert all(torch.equal(before[name], tensor) for name, tensor in weights(model).items())
 
 
 @pytest.mark.parametrize(

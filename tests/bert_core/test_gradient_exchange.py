@@ -5,7 +5,6 @@ And a step that ranks share is the step that one of them would take alone.
 
 from contextlib import nullcontext
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from bert_core.backends.operations import use_backend
 from bert_core.batch import LabelledBatch
 from bert_core.model.catalogue import PretrainingModel, SequenceClassifier
 from bert_core.model.preparation import freeze
-from bert_core.training.arena import GradientExchange, buckets
+from bert_core.training.arena import GradientExchange
 from bert_core.training.loop import optimizer_step
 from bert_core.training.optimization import AdamW
 from bert_core.training.optimizer import OptimizationConfig
@@ -169,36 +168,6 @@ def test_in_bfloat16_gradients_are_sums_of_rounded_ones(ranks):
     assert torch.equal(rounded, rounded.bfloat16().float())
     assert not torch.equal(rounded, exact)
     assert torch.nn.functional.cosine_similarity(exact, rounded, dim=0) > 0.9999
-
-
-def test_alone_nothing_is_watched_or_sent():
-    model = new_model()
-    arena = AdamW(model, OptimizationConfig(num_steps=1)).arena
-    both = exchange_of(model, arena)
-    with both.while_backward():
-        assert not any(p._post_accumulate_grad_hooks for p in model.parameters())
-        backward(model, 0)
-    before = arena.gradients.clone()
-    both.finish()
-    assert torch.equal(before, arena.gradients)
-
-
-def test_buckets_cover_the_arena_once_and_stay_below_their_size():
-    model = new_model()
-    arena = AdamW(model, OptimizationConfig(num_steps=1, layer_decay=0.5)).arena
-    names = [name for name, _ in model.named_parameters()]
-    for size in (1, 5_000, 1 << 30):
-        found = buckets(arena, names, size)
-        ends = sorted((bucket.begin, bucket.end) for bucket in found)
-        assert ends[0][0] == 0
-        assert ends[-1][1] == arena.gradients.numel()
-        assert all(a[1] == b[0] for a, b in pairwise(ends))
-        firsts = [min(names.index(name) for name in bucket.names) for bucket in found]
-        assert firsts == sorted(firsts, reverse=True)  # what is complete last comes last
-        for bucket in found:
-            inside = [n for n, (b, _) in arena.spans().items() if bucket.begin <= b < bucket.end]
-            assert list(bucket.names) == inside
-            assert len(inside) == 1 or bucket.end - bucket.begin <= size
 
 
 def one_step(rank, dtype):

@@ -155,16 +155,6 @@ def test_a_run_that_left_steps_out_is_resumed_to_the_same_bits(tmp_path, name):
     assert_equal(weights(whole), weights(second))
 
 
-def test_steps_that_were_left_out_are_as_if_they_had_not_been():
-    """Without decay or a schedule: the weights are those of a run without these steps."""
-    poisoned, optimizer = new_run("adamw", schedule="constant", guard=GUARD)
-    run(poisoned, optimizer, {3: math.nan}, 0, 6)
-    skipped, optimizer = new_run("adamw", schedule="constant", guard=GUARD)
-    run(skipped, optimizer, {}, 0, 3)
-    run(skipped, optimizer, {}, 4, 6)
-    assert_equal(weights(poisoned), weights(skipped))
-
-
 def on_a_rank(rank, last):
     """Only rank 1 meets what is no number."""
     model, optimizer = new_guarded_run()

@@ -217,14 +217,6 @@ def test_heads_without_tokens_are_read_although_the_decoder_is_untied(tmp_path, 
     assert all(torch.equal(theirs[name], tensor) for name, tensor in found.state_dict().items())
 
 
-def test_the_reference_opens_the_tokenizer_too(tmp_path):
-    ours = tokenizer()
-    export_model(tmp_path / "all", new_model(), ours)
-    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "all")
-    text = "Hello, wörld"
-    assert theirs(text)["input_ids"] == [ours.cls_id, *ours.encode(text), ours.sep_id]
-
-
 @pytest.mark.parametrize("pooling", [None, "mean"])
 def test_the_reference_cuts_a_long_text_at_the_model_s_own_positions(tmp_path, pooling):
     ours = tokenizer()

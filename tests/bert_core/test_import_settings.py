@@ -21,12 +21,17 @@ def reconfigure(folder, **entries):
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("hidden_act", "relu"), ("model_type", "roberta"), ("position_embedding_type", "relative")],
+    [
+        ("hidden_act", "relu"),
+        ("model_type", "roberta"),
+        ("position_embedding_type", "relative"),
+        ("add_cross_attention", True),
+    ],
 )
 def test_another_architecture_is_refused(tmp_path, key, value):
     export_model(tmp_path / "other", new_model())
     reconfigure(tmp_path / "other", **{key: value})
-    with pytest.raises(ValueError, match=value):
+    with pytest.raises(ValueError, match=f"{key}.*{value}|type bert, found.*{value}"):
         import_model(tmp_path / "other")
 
 
@@ -59,13 +64,6 @@ def test_a_language_model_that_is_no_decoder_reads_both_sides_as_in_the_referenc
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
     assert import_model(tmp_path / "lm", head="language_model").config.causal
     assert not import_model(tmp_path / "lm", head="pretraining").config.causal
-
-
-def test_a_decoder_that_reads_another_sequence_is_refused(tmp_path):
-    export_model(tmp_path / "cross", new_model("language_model"))
-    reconfigure(tmp_path / "cross", add_cross_attention=True)
-    with pytest.raises(ValueError, match="must say add_cross_attention=False"):
-        import_model(tmp_path / "cross")
 
 
 @pytest.mark.parametrize("num_labels", [1, 3])

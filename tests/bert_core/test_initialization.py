@@ -7,10 +7,9 @@ from bert_core.config import EmbeddingConfig
 from bert_core.model.catalogue import EncoderModel, SequenceClassifier, build_model
 from bert_core.model.preparation import resize_positions, resize_vocabulary
 from bert_core.training.state import load_encoder_into, load_model, save_model
-from tests.bert_core.batches import pretraining_batch, ragged_batch, small_config
+from tests.bert_core.batches import ragged_batch, small_config
 from tests.bert_core.test_hugging_face import assert_same_model, new_model
 from tests.bert_core.test_loop import new_run
-from tests.bert_core.test_state import RENAMED, save_with_a_renamed_tensor
 
 
 def new_classifier(**overrides):
@@ -64,12 +63,6 @@ def test_an_encoder_of_another_build_is_refused_and_told_how_to_fit(tmp_path):
             load_encoder_into(new_classifier(max_position_embeddings=32), place)
 
 
-def test_missing_and_unexpected_tensors_of_a_folder_are_listed(tmp_path):
-    save_with_a_renamed_tensor(tmp_path / "model")
-    with pytest.raises(ValueError, match=RENAMED):
-        load_encoder_into(new_classifier(), tmp_path / "model")
-
-
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
 @pytest.mark.parametrize("num_positions", [29, 64, 150])
 def test_a_resized_model_reads_what_fits_as_before(tmp_path, positions, num_positions):
@@ -101,14 +94,6 @@ def test_new_positions_repeat_the_old():
     assert torch.equal(model.encoder.embeddings.position, torch.cat((old, old, old))[:150])
 
 
-def test_sinusoidal_positions_are_those_of_a_model_built_so():
-    model = new_model("encoder", positions="sinusoidal")
-    resize_positions(model, 100)
-    built = new_model("encoder", positions="sinusoidal", max_position_embeddings=100)
-    assert torch.equal(model.encoder.embeddings.position, built.encoder.embeddings.position)
-    assert "encoder.embeddings.position" not in model.state_dict()
-
-
 def test_added_words_start_as_the_mean_and_are_predicted_too(tmp_path):
     model = new_model("pretraining")
     with torch.no_grad():
@@ -129,22 +114,6 @@ def test_added_words_start_as_the_mean_and_are_predicted_too(tmp_path):
     resize_vocabulary(model, 120)
     assert torch.equal(model.encoder.embeddings.token, table)
     assert torch.equal(model.vocabulary_head.bias, bias)
-
-
-def test_a_model_without_a_vocabulary_head_is_resized_too():
-    classifier = new_classifier()
-    resize_vocabulary(classifier, 130)
-    assert classifier(ragged_batch(vocab_size=130)).shape == (6, 2)
-
-
-def test_any_model_goes_on_from_a_resized_one():
-    source = new_model("pretraining")
-    resize_positions(source, 80)
-    resize_vocabulary(source, 130)
-    model = build_model("pretraining", source.config)
-    assert not load_encoder_into(model, source)  # the heads of pretraining are the other's
-    model.loss_sums(pretraining_batch(vocab_size=130))["mlm"].total.backward()
-    assert model.encoder.embeddings.position.grad.shape == (80, 32)
 
 
 def test_what_is_frozen_stays_frozen_and_an_optimizer_forbids_resizing():

@@ -80,57 +80,7 @@ def test_freed_memory_is_kept_after_eight_micro_batches_in_however_few_steps(
     assert kept_after == [0] * (num_steps - 1) + [1] * (10 - num_steps)
 
 
-def test_another_seed_drops_other_elements():
-    ends = []
-    for seed in (1, 2):
-        model, optimizer = new_run()
-        for _ in train(model, optimizer, micro_batches, seed=seed, num_steps=2):
-            pass
-        ends.append(weights(model)["encoder.layers.0.attention.to_out.weight"])
-    assert not torch.equal(*ends)
-
-
-@pytest.mark.parametrize("precision", ["float32", "bf16"])
-def test_training_on_one_batch_learns_it_by_heart(precision):
-    model, optimizer = new_run(num_steps=150, learning_rate=3e-3, warmup_steps=10)
-    batch = pretraining_batch(lengths=(12, 20))
-    losses = [
-        float(report.loss)
-        for report in train(
-            model, optimizer, lambda step: [(0, batch)], seed=1, precision=precision
-        )
-    ]
-    assert losses[0] > 5.0
-    assert losses[-1] < 0.5
-
-
 ONE_IS_ENOUGH = GuardConfig(max_skipped_in_a_row=1)
-
-
-def poisoned(step, good_steps):
-    """From step `good_steps` on the first sequence holds what makes the loss infinite."""
-    for index, batch in micro_batches(step):
-        if step >= good_steps:
-            batch.tokens.token_type_ids.fill_(2)
-        yield index, batch
-
-
-@pytest.mark.parametrize(
-    "device",
-    ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, needs_gpu])],
-)
-def test_a_training_that_was_halted_is_never_saved(tmp_path, device):
-    torch.manual_seed(0)
-    model = PretrainingModel(small_config(type_vocab_size=3)).to(device)
-    with torch.no_grad():
-        model.encoder.embeddings.token_type[2] = torch.inf
-    config = OptimizationConfig(num_steps=NUM_STEPS, weight_decay=0.0, guard=ONE_IS_ENOUGH)
-    optimizer = AdamW(model, config)
-    with pytest.raises(SkippedStepsError, match="loss of step 2 is not finite"):
-        for report in train(model, optimizer, lambda step: poisoned(step, 2), seed=1):
-            position = Position(seed=1, step=report.step + 1)
-            save_checkpoint(tmp_path / f"step-{report.step + 1}", model, optimizer, position)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-1", "step-2"]
 
 
 def test_a_halted_training_is_not_saved_and_goes_on_once_a_state_is_loaded(tmp_path):

@@ -6,18 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from bert_core.batch import LabelledBatch, RaggedBatch
+from bert_core.batch import RaggedBatch
 from bert_core.hugging_face import export_model, import_model, reads_mean
 from bert_core.inference.answers import classify
 from bert_core.inference.texts import encode_texts
 from bert_core.model.catalogue import build_model
-from bert_core.training.loop import evaluate, train
-from bert_core.training.optimization import AdamW
-from bert_core.training.optimizer import OptimizationConfig
 from bert_core.training.state import load_model, save_model
-from bert_core.training.step_operations import batch_operations
 from bert_core.vocabulary import SPECIAL_TOKENS, WordPieceTokenizer
-from tests.bert_core.batches import LENGTHS, ragged_batch, small_config
+from tests.bert_core.batches import ragged_batch, small_config
 
 HEADS = {
     "sequence_classification": {"num_labels": 3},
@@ -69,29 +65,6 @@ def test_a_dropped_pooler_leaves_the_model_that_was_built_without():
     assert dropped.head_settings() == built.head_settings()
     assert set(dropped.state_dict()) == set(built.state_dict())
     assert dropped.reads_every_token
-
-
-def test_a_sequence_s_logits_do_not_depend_on_its_batch():
-    model = new_model(pooling="mean")
-    sequences = [list(range(5, 5 + length)) for length in (9, 3, 30)]
-    together = model(RaggedBatch.from_sequences(sequences))
-    alone = torch.cat([model(RaggedBatch.from_sequences([each])) for each in sequences])
-    torch.testing.assert_close(together, alone, atol=1e-6, rtol=1e-5)
-
-
-@pytest.mark.parametrize("precision", ["float32", "bf16"])
-def test_it_learns(precision):
-    model = new_model(pooling="mean")
-    labels = np.random.default_rng(1).integers(3, size=len(LENGTHS))
-    batch = LabelledBatch.from_arrays(ragged_batch(), labels)
-    optimizer = AdamW(model, OptimizationConfig(num_steps=60, learning_rate=2e-3))
-    list(train(model, optimizer, lambda step: [(0, batch)], seed=0, precision=precision))
-    assert evaluate(model, [batch])["label_accuracy"] == 1.0
-
-
-def test_its_last_layer_is_counted_whole():
-    batch = LabelledBatch.from_arrays(ragged_batch(), [0] * len(LENGTHS))
-    assert batch_operations(new_model(pooling="mean"), batch) > batch_operations(new_model(), batch)
 
 
 def test_sentence_transformers_gives_its_logits_and_transformers_its_encoder(tmp_path):

@@ -85,13 +85,6 @@ def test_so_does_it_for_every_head(head, tmp_path):
     assert_same(exported(model_with(head), tmp_path / "model.onnx"))
 
 
-@pytest.mark.slow
-def test_sinusoids_and_a_head_over_the_mean_are_written_too(tmp_path):
-    model = new_model("sequence_classification", positions="sinusoidal", num_layers=1).eval()
-    model.drop_pooler()
-    assert_same(exported(model, tmp_path / "model.onnx"))
-
-
 def test_multiple_choice_is_refused():
     with pytest.raises(ValueError, match="a multiple_choice model cannot be written as ONNX"):
         outputs_of(model_with("multiple_choice"), ragged_batch())

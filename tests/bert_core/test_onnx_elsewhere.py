@@ -138,18 +138,14 @@ def test_javascript_gives_the_same_ids_and_the_same_vectors(tmp_path, lowercase)
 
 
 @pytest.mark.parametrize(
-    ("head", "settings", "opens", "task"),
+    ("head", "settings", "opens"),
     [
-        ("sequence_classification", {"num_labels": 3}, "SequenceClassification", "text"),
-        ("sequence_classification", {"num_labels": 3, "pooling": "mean"},
-         "SequenceClassification", "text"),
-        ("token_classification", {"num_labels": 5}, "TokenClassification", "token"),
-        ("span_prediction", {}, "QuestionAnswering", "question"),
-        ("encoder", {}, "FeatureExtraction", "feature"),
-        ("pretraining", {}, "MaskedLM", "fill-mask"),
+        ("sequence_classification", {"num_labels": 3}, "SequenceClassification"),
+        ("span_prediction", {}, "QuestionAnswering"),
+        ("encoder", {}, "FeatureExtraction"),
     ],
-)  # fmt: skip
-def test_optimum_opens_it_and_answers_the_same(tmp_path, head, settings, opens, task):
+)
+def test_optimum_opens_it_and_answers_the_same(tmp_path, head, settings, opens):
     optimum = pytest.importorskip(
         "optimum.onnxruntime", exc_type=ImportError, reason="optimum-onnx: see docs/elsewhere.md"
     )
@@ -160,18 +156,12 @@ def test_optimum_opens_it_and_answers_the_same(tmp_path, head, settings, opens, 
     theirs = getattr(optimum, f"ORTModelFor{opens}").from_pretrained(tmp_path / "model")
     asked = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")
     rows = asked(texts, padding=True, return_tensors="pt")
-    found = theirs(**rows)
+    answers = theirs(**rows)
     tokens = ragged(tokenizer, texts)
     with torch.inference_mode():
         expected = outputs_of(model, tokens)
-    for name in set(expected) & set(found.keys()):
-        values = found[name]
+    for name, ours in expected.items():
+        values = answers[name]
         if values.shape[:2] == rows["input_ids"].shape:
             values = values.flatten(0, 1)[tokens.padded_positions]
-        ours = expected[name]
         torch.testing.assert_close(values.reshape(ours.shape), ours, atol=1e-5, rtol=1e-4)
-    assert set(expected) & set(found.keys())
-    if task in ("text", "token", "feature"):
-        kind = {"text": "text-classification", "token": "token-classification",
-                "feature": "feature-extraction"}[task]  # fmt: skip
-        assert optimum.pipeline(kind, model=theirs, tokenizer=asked)(texts[0])

@@ -11,7 +11,7 @@ from bert_core.model.preparation import freeze
 from bert_core.training.optimization import OPTIMIZERS, AdamW, build_optimizer
 from bert_core.training.optimizer import OptimizationConfig
 from tests.bert_core.batches import small_config
-from tests.bert_core.optimizer_runs import DECAY, new_model
+from tests.bert_core.optimizer_runs import new_model
 from tests.bert_core.optimizer_runs import new_run as run_of
 from tests.bert_core.test_loop import new_run
 
@@ -81,7 +81,7 @@ NAN, INFINITE = float("nan"), float("inf")
         ({"decay_fraction": 0.0}, r"decay_fraction must lie in \(0, 1\], got 0.0"),
         ({"optimizer": "sgd"}, "optimizer must be adamw, lamb or muon, got 'sgd'"),
         ({"layer_decay": NAN}, r"layer_decay must lie in \(0, 1\], got nan"),
-        ({"rate_scales": {"a": INFINITE}}, "rate_scales must be positive and finite, got inf"),
+        ({"embeddings_rate": INFINITE}, "embeddings_rate must be positive and finite, got inf"),
         ({"muon_momentum": None}, "muon_momentum must be a number, got None"),
         ({"exchange_dtype": "fp8"}, "exchange_dtype must be float32 or bf16, got 'fp8'"),
     ],
@@ -97,20 +97,9 @@ def test_a_model_without_anything_to_train_is_refused():
         AdamW(model.requires_grad_(False), OptimizationConfig(num_steps=1))
 
 
-def test_without_layer_decay_there_are_two_groups_in_the_models_order():
-    model, optimizer = run_of("adamw")
-    names = [name for name, _ in model.named_parameters()]
-    parameters = dict(model.named_parameters())
-    expected = sorted(names, key=lambda name: parameters[name].ndim < 2)
-    assert list(optimizer.arena.parameters) == expected
-    assert [(g.kind, g.weight_decay) for g in optimizer._groups] == [
-        ("matrix", DECAY), ("vector", 0.0),
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_groups_are_slices_and_matrices_come_first(name):
-    model, optimizer = run_of(name, layer_decay=0.5, rate_scales={"*.bias": 2.0})
+    model, optimizer = run_of(name, layer_decay=0.5, embeddings_rate=3.0)
     parameters, begin = dict(model.named_parameters()), 0
     for segment in optimizer._segments:
         assert segment.begin == begin
@@ -119,9 +108,9 @@ def test_groups_are_slices_and_matrices_come_first(name):
     order = [parameters[name].ndim < 2 for name in optimizer.arena.parameters]
     assert order == sorted(order)
     scales = {n: g.rate_scale for g in optimizer._groups for n in g.names}
-    assert scales["encoder.layers.1.attention.to_out.bias"] == 2.0 * 0.5
+    assert scales["encoder.layers.1.attention.to_out.bias"] == 0.5
     assert scales["encoder.layers.0.attention.to_out.weight"] == 0.25
-    assert scales["encoder.embeddings.token"] == 0.125
+    assert scales["encoder.embeddings.token"] == 3.0 * 0.125
     assert scales["next_sentence_head.dense.weight"] == scales["pooler.dense.weight"] == 1.0
 
 
@@ -133,11 +122,6 @@ def test_frozen_layers_keep_the_rates_of_the_others():
     scales = {n: g.rate_scale for g in optimizer._groups for n in g.names}
     assert scales["encoder.layers.1.attention.to_out.bias"] == 0.5
     assert not any(name.startswith("encoder.layers.0") for name in scales)
-
-
-def test_what_does_not_fit_the_model_is_refused():
-    with pytest.raises(ValueError, match=r"none that fits 'decoder\.\*'"):
-        run_of("adamw", rate_scales={"decoder.*": 2.0})
 
 
 def test_the_config_names_the_optimizer_that_is_built():

@@ -8,17 +8,11 @@ import pytest
 import torch
 
 import bert_core as bc
-from bert_core.backends.context import computing, current_context
-from bert_core.backends.cpu import layers, look_up
-from bert_core.backends.cpu.layers import _PACKS
-from bert_core.batch import RaggedBatch
 from bert_core.training.optimization import AdamW
 from bert_core.training.optimizer import OptimizationConfig
 from tests.bert_core.test_asking import QUESTIONS, model_for
 from tests.bert_core.test_inference import TEXTS, new_model
 from tests.bert_core.test_inference import tokenizer as tokenizer
-
-needs_packs = pytest.mark.skipif(not _PACKS, reason="this processor packs no weights")
 
 
 def vectors(model, tokenizer, texts=TEXTS, **settings):
@@ -37,23 +31,6 @@ def test_a_packed_model_answers_every_question_alike(tokenizer, question, precis
         np.testing.assert_allclose(found, expected, atol=tolerance, rtol=tolerance)
 
 
-@needs_packs
-def test_each_matrix_is_packed_once_in_each_number_format(tokenizer, monkeypatch):
-    model, made = new_model("encoder").pack(), []
-    reorder = torch.ops.mkldnn._reorder_linear_weight
-
-    def counted(weight, num_rows):
-        made.append(weight.dtype)
-        return reorder(weight, num_rows)
-
-    monkeypatch.setattr(torch.ops.mkldnn, "_reorder_linear_weight", counted)
-    for _ in range(3):
-        vectors(model, tokenizer)
-        vectors(model, tokenizer, precision="bf16")
-    matrices = 4 * model.config.num_layers
-    assert made.count(torch.float32) == made.count(torch.bfloat16) == matrices == len(made) / 2
-
-
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 def test_weights_that_were_changed_are_packed_again(tokenizer, precision):
     model, other = new_model("encoder").pack(), new_model("encoder")
@@ -66,20 +43,6 @@ def test_weights_that_were_changed_are_packed_again(tokenizer, precision):
     found = vectors(model, tokenizer, precision=precision)
     np.testing.assert_allclose(found, expected, atol=0.05)
     assert np.abs(found - before).max() > 0.05
-
-
-def test_no_autograd_function_is_applied_where_gradients_are_off(tokenizer, monkeypatch):
-    model = new_model("encoder")
-    expected = vectors(model, tokenizer)
-
-    def refuse(*_):
-        raise AssertionError("autograd")
-
-    for function in (layers._AddNorm, layers._Linear, layers._LookUp):
-        monkeypatch.setattr(function, "apply", refuse)
-    np.testing.assert_array_equal(vectors(model, tokenizer), expected)
-    with pytest.raises(AssertionError, match="autograd"):
-        model.encoder(RaggedBatch.from_sequences([[1, 2]]))
 
 
 def test_a_packed_model_is_trained_only_once_its_weights_are_released(tokenizer):
@@ -104,11 +67,3 @@ def test_a_packed_model_is_copied_without_what_it_keeps(tokenizer, copied):
         other.encoder.layers[0].feed_forward.widen.weight.mul_(2)
     assert not np.allclose(vectors(other, tokenizer), expected)
     np.testing.assert_array_equal(vectors(model, tokenizer), expected)
-
-
-def test_looking_up_tokens_copies_no_table():
-    table = torch.nn.Parameter(torch.randn(50, 8))
-    with computing(torch.bfloat16):
-        rows = look_up(table, torch.tensor([3, 4]))
-        assert not current_context().weights
-    torch.testing.assert_close(rows, table[[3, 4]])

@@ -1,20 +1,16 @@
 """What a step computes does not depend on how its examples are cut up and spread."""
 
-import socket
-
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from bert_core.backends.context import compute_dtype
 from bert_core.batch import PretrainingBatch, RaggedBatch
 from bert_core.model.catalogue import PretrainingModel
-from bert_core.training import loop
 from bert_core.training.loop import evaluate, gradient_norm, optimizer_step
 from bert_core.training.optimization import AdamW
 from bert_core.training.optimizer import OptimizationConfig
 from tests.bert_core.batches import pretraining_batch, small_config
+from tests.bert_core.ranks import run_ranks
 
 LENGTHS = (3, 17, 64, 5, 64, 29, 12, 40)
 
@@ -47,12 +43,6 @@ def take_step(micro_batches, dtype=torch.float32):
     return report, optimizer.arena.gradients.clone(), optimizer.arena.values.clone()
 
 
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
 def test_micro_batches_add_up_to_the_whole_batch_whatever_their_sizes():
     batch = pretraining_batch(LENGTHS)
     whole, gradients, values = take_step([(0, batch)])
@@ -65,74 +55,23 @@ def test_micro_batches_add_up_to_the_whole_batch_whatever_their_sizes():
     torch.testing.assert_close(piece_values, values, atol=1e-4, rtol=0)
 
 
-def test_gradients_in_bfloat16_point_where_those_of_float32_do():
-    batch = pretraining_batch(LENGTHS)
-    _, exact, _ = take_step([(0, batch)])
-    _, low, _ = take_step([(0, batch)], torch.bfloat16)
-    assert torch.nn.functional.cosine_similarity(exact, low, dim=0) > 0.999
-    assert low.norm().item() == pytest.approx(exact.norm().item(), rel=0.02)
-
-
-def test_a_rank_without_a_batch_lays_its_table_where_the_others_do(monkeypatch):
-    # "meta" stands for a GPU here: NCCL refuses the table of a rank that is on the CPU.
-    tables = []
-
-    def summed(table):
-        tables.append(table)
-        return torch.ones(table.shape)
-
-    monkeypatch.setattr(loop, "sum_over_ranks", summed)
-    evaluate(new_model()[0].to("meta"), [])
-    assert [(table.device.type, table.shape) for table in tables] == [("meta", (2, 4))]
-
-
-def _evaluating_rank(rank, port, num_ranks, results):
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=num_ranks
-    )
-    model, _ = new_model()
-    results[rank] = evaluate(model, [pretraining_batch(LENGTHS)] if rank == 0 else [])
-    dist.destroy_process_group()
-
-
-def test_a_rank_without_a_batch_gets_the_figures_of_all():
-    with mp.get_context("spawn").Manager() as manager:
-        results = manager.dict()
-        mp.spawn(_evaluating_rank, args=(free_port(), 2, results), nprocs=2)
-        ranks = dict(results)
-    assert ranks[0] == ranks[1]
-    assert ranks[0] == pytest.approx(evaluate(new_model()[0], [pretraining_batch(LENGTHS)]))
-
-
-def _rank(rank, port, num_ranks, results):
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=num_ranks
-    )
+def share_of(rank):
     batch = pretraining_batch(LENGTHS)
     # The second rank has more sequences; the third has nothing to do.
     shares = {0: [(0, part(batch, 0, 2))], 1: [(1, part(batch, 2, 8))], 2: []}
     report, _, values = take_step(shares[rank])
-    means = evaluate(new_model()[0], [share for _, share in shares[rank]])
     figures = [float(loss) for loss in report.losses.values()]
-    results[rank] = (figures, int(report.num_tokens), values.tolist(), means)
-    dist.destroy_process_group()
+    return figures, int(report.num_tokens), values.tolist()
 
 
 def test_ranks_with_unequal_shares_take_the_same_update_as_one_process():
     batch = pretraining_batch(LENGTHS)
     report, _, values = take_step([(0, batch)])
-    alone = evaluate(new_model()[0], [batch])
-    with mp.get_context("spawn").Manager() as manager:
-        results = manager.dict()
-        mp.spawn(_rank, args=(free_port(), 3, results), nprocs=3)
-        ranks = dict(results)
-    for figures, num_tokens, rank_values, means in ranks.values():
+    ranks = run_ranks(share_of, 3)
+    for figures, num_tokens, rank_values in ranks:
         assert figures == pytest.approx([float(loss) for loss in report.losses.values()], rel=1e-5)
         assert num_tokens == sum(LENGTHS)
         torch.testing.assert_close(torch.tensor(rank_values), values, atol=1e-4, rtol=0)
-        assert means == pytest.approx(alone, rel=1e-5)
     assert ranks[0][2] == ranks[1][2] == ranks[2][2]
 
 

@@ -58,15 +58,3 @@ def test_the_tuned_classification_step_computes_the_published_loss():
     plain = as_used(**padded_tokens(batch.tokens), labels=batch.labels).loss
     torch.testing.assert_close(packed, total / count, atol=1e-5, rtol=0)
     torch.testing.assert_close(plain, total / count, atol=1e-5, rtol=0)
-
-
-def test_sequences_of_one_length_need_no_padding():
-    ours = with_effect(PretrainingModel(small_config()))
-    batch = pretraining_batch(lengths=(16, 16, 16))
-    attention = register_packed_attention()
-    tuned = Pretraining(their_config(ours.config, attn_implementation=attention)).eval()
-    load_ours(tuned.reference, ours)
-    inputs, *rest = tuned.arguments(batch)
-    assert inputs["packing"] is None
-    loss = torch.stack([s / n for s, n in ours.loss_sums(batch).values()]).sum()
-    torch.testing.assert_close(tuned(inputs, *rest), loss, atol=1e-5, rtol=0)

@@ -175,11 +175,6 @@ class FinetuningSettings(TrainingSettings):
         """Whether neither seeds nor values are compared."""
         return self.num_seeds == 1 and self.search == SearchSettings()
 
-    @property
-    def rate_scales(self) -> dict[str, float]:
-        """Times the rate, by the pattern that parameters' names fit."""
-        return {} if self.embeddings_rate == 1 else {"*embeddings.*": self.embeddings_rate}
-
 
 def split_of(settings: FinetuningSettings) -> BatchSplit:
     """What the workers of one training run share."""

@@ -129,7 +129,7 @@ class Finetuning(Training):
         self.evaluate_every_steps = evaluation_interval(self.num_steps, settings.num_evaluations)
         self.patience = settings.patience
         self.layer_decay = settings.layer_decay
-        self.rate_scales = settings.rate_scales
+        self.embeddings_rate = settings.embeddings_rate
 
     def build_model(self) -> TrainableModel:
         encoder, dropout = self._job.encoder, self.settings.dropout

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bert_core.config import SIZES, encoder_config
+from bert_core.config import encoder_config, size_of
 from bert_core.model.catalogue import LanguageModel, PretrainingModel
 from bert_core.model.preparation import (
     WORD_VECTOR_SCALE,
@@ -57,13 +57,11 @@ def settings_for(
             "tokens of pretraining.encoder; set vocabulary.encoder to the same encoder and build "
             "the examples again"
         )
-    shape = config.num_layers, config.hidden_size, config.num_attention_heads
-    names = {shape: name for name, shape in SIZES.items()}
     head = read_config(encoder.local_folder())["head"]
     return settings.model_copy(
         update={
             "encoder": encoder.fingerprint,
-            "size": names.get(shape),
+            "size": size_of(config),
             "learning_rate": resolved_rate(settings.learning_rate, "pretraining", config, observe),
             "initialization": "published" if head in _WITH_VOCABULARY else "frequencies",
         }

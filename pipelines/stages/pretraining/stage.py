@@ -136,7 +136,7 @@ class Pretraining(Training):
         """How many steps fit, each phase's as long as its operations say."""
         operations = {
             phase.examples: sum(
-                batch_operations(self._model, batch)
+                batch_operations(self._model.config, batch)
                 for _, batch in step_batches(self._phased, self._readers, phase.first_step)
             )
             for phase in phases_of(self._phased)
