@@ -6,8 +6,9 @@ Each replica answers as `bertsmith serve` does, with `cpus` threads. The tracker
 MLFLOW_TRACKING_URI, or of the home (`home=…`), which every node must reach.
 """
 
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from threading import Thread
 
 from ray import serve
 from ray.serve import Application
@@ -21,6 +22,7 @@ def build(arguments: dict[str, str]) -> Application:
     def application() -> object:
         import torch
 
+        from bert_core.inference.tables import answer_table
         from flows.cli.options import asked_model, model_address
         from pipelines.predict import server
         from pipelines.registry.package import opened
@@ -30,7 +32,9 @@ def build(arguments: dict[str, str]) -> Application:
             loaded = opened(folder)
         called = model_address(called)
         server.warm_up(loaded, server.question_for(loaded[0], called), "float32")
-        return server.application(loaded, called, ThreadPoolExecutor(1), 64, "float32")
+        batcher = server.Batcher(partial(answer_table, *loaded), most_waiting=64)
+        Thread(target=batcher.run, daemon=True).start()
+        return server.application(loaded[0], called, batcher, "float32")
 
     replica = serve.deployment(serve.ingress(application)())
     return replica.options(

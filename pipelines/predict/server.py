@@ -12,23 +12,26 @@ import signal
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
-from queue import SimpleQueue
+from queue import Full
+from threading import Condition
 from typing import Any, Final
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from bert_core.backends.context import Precision, keep_freed_memory
 from bert_core.inference.tables import Question, answer_table, check_table
+from bert_core.model.catalogue import Model
 from pipelines.errors import UserError
 from pipelines.io.tables import without_lone_surrogates
-from pipelines.predict.answers import question_for
+from pipelines.predict.answers import holds_lists, question_for
 from pipelines.predict.tables import Table, json_lines
 from pipelines.registry.package import OpenedModel
 
@@ -47,86 +50,69 @@ _DRAIN_SECONDS: Final = 30
 BATCH_CHARACTERS: Final = 8192
 
 
-class _RefusedError(Exception):
-    """A request that is answered by a status and one sentence."""
-
-    def __init__(self, status: int, sentence: str) -> None:
-        super().__init__(sentence)
-        self.status = status
-
-
-class FullError(Exception):
-    """A request that came when as many as may wait were waiting."""
-
-
 @dataclass(slots=True, eq=False)
 class _Waiting:
     asked: Table
     num_characters: int
-    answer: "asyncio.Future[Table]"
+    answer: Future[Table] = field(default_factory=Future)
 
 
 class Batcher:
     """Hands tables to a model, those that wait together in one call."""
 
-    def __init__(
-        self, answer: Callable[[Table], Table], thread: Executor, most_waiting: int
-    ) -> None:
-        """`answer` runs in `thread`."""
-        self._answer, self._thread, self._most_waiting = answer, thread, most_waiting
+    def __init__(self, answer: Callable[[Table], Table], most_waiting: int) -> None:
+        self._answer, self.most_waiting = answer, most_waiting
         self._waiting: deque[_Waiting] = deque()
-        self._work: asyncio.Task[None] | None = None
+        self._changed = Condition()
+        self._is_closed = False
 
-    async def ask(self, asked: Table) -> Table:
-        """The model's answers to a table.
+    def ask(self, asked: Table) -> Future[Table]:
+        """The model's answers to a table, once `run` has them.
 
-        Raises FullError where too many requests wait, and ValueError where it cannot be answered.
+        Raises Full where too many requests wait. The future raises ValueError for a table that
+        cannot be answered.
         """
-        if len(self._waiting) >= self._most_waiting:
-            raise FullError
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Table] = loop.create_future()
-        self._waiting.append(_Waiting(asked, num_characters(asked), answer))
-        if self._work is None:
-            self._work = loop.create_task(self._answer_waiting())
-        return await answer
+        waiting = _Waiting(asked, num_characters(asked))
+        with self._changed:
+            if len(self._waiting) >= self.most_waiting:
+                raise Full
+            self._waiting.append(waiting)
+            self._changed.notify()
+        return waiting.answer
 
-    async def _answer_waiting(self) -> None:
-        loop = asyncio.get_running_loop()
-        # Requests of the same turn of the loop join the batch.
-        await asyncio.sleep(0)
-        while self._waiting:
-            batch = self._next_batch()
-            tables = [each.asked for each in batch]
-            answers: Sequence[Table | Exception]
-            try:
-                answers = await loop.run_in_executor(
-                    self._thread, answered_together, self._answer, tables
-                )
-            except Exception as error:  # noqa: BLE001  (each of them is to hear of it)
-                answers = [error] * len(batch)
+    def run(self) -> None:
+        """Answer in the thread that calls, until `close`."""
+        while batch := self._next_batch():
+            answers = answered_together(self._answer, [each.asked for each in batch])
             for each, answer in zip(batch, answers, strict=True):
-                if each.answer.cancelled():
-                    continue
                 if isinstance(answer, Exception):
                     each.answer.set_exception(answer)
                 else:
                     each.answer.set_result(answer)
-        self._work = None
+
+    def close(self) -> None:
+        """Let `run` return after the batch that it answers."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
 
     def _next_batch(self) -> list[_Waiting]:
         """The first that waits, and those behind it that fit and have the same columns.
 
-        A model may answer another question where a column is missing.
+        A model may answer another question where a column is missing. Empty once it is closed.
         """
-        first = self._waiting.popleft()
-        batch, total = [first], first.num_characters
-        while self._waiting and self._waiting[0].asked.keys() == first.asked.keys():
-            total += self._waiting[0].num_characters
-            if total > BATCH_CHARACTERS:
-                break
-            batch.append(self._waiting.popleft())
-        return batch
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._is_closed)
+            if self._is_closed:
+                return []
+            first = self._waiting.popleft()
+            batch, total = [first], first.num_characters
+            while self._waiting and self._waiting[0].asked.keys() == first.asked.keys():
+                total += self._waiting[0].num_characters
+                if total > BATCH_CHARACTERS:
+                    break
+                batch.append(self._waiting.popleft())
+            return batch
 
 
 def num_characters(asked: Table) -> int:
@@ -161,31 +147,28 @@ def answered_together(
     return parts
 
 
-def application(
-    opened: OpenedModel, called: str, thread: Executor, most_waiting: int, precision: Precision
-) -> Starlette:
-    """The HTTP application of one model, which answers in `thread` and in `precision`.
+def application(model: Model, called: str, batcher: Batcher, precision: Precision) -> Starlette:
+    """The HTTP application of one model, which a thread that runs the batcher answers.
 
-    At most `most_waiting` requests wait for their batch; further ones get status 503. Raises
-    UserError for a model that answers no table.
+    Requests that find the batcher full get status 503. Raises UserError for a model that answers no
+    table.
     """
-    model, tokenizer = opened
     question = question_for(model, called)
-    answer = partial(answer_table, model, tokenizer, precision=precision)
-    batcher = Batcher(answer, thread, most_waiting)
 
     async def invocations(request: Request) -> Response:
         try:
             asked = asked_of_body(await _body(request), question)
             check_table(model, asked)
-            rows = ", ".join(json_lines(await batcher.ask(asked)))
+            # Shielded: an answer that is computed already cannot be cancelled.
+            answers = await asyncio.shield(asyncio.wrap_future(batcher.ask(asked)))
+            rows = ", ".join(json_lines(answers))
         except ClientDisconnect:
             return Response(status_code=499)  # that nobody reads
-        except FullError:
-            sentence = f"{most_waiting} requests wait already; ask again in a second"
+        except Full:
+            sentence = f"{batcher.most_waiting} requests wait already; ask again in a second"
             return _refusal(503, "TEMPORARILY_UNAVAILABLE", sentence)
-        except _RefusedError as error:
-            return _refusal(error.status, "INVALID_PARAMETER_VALUE", str(error))
+        except HTTPException as error:
+            return _refusal(error.status_code, "INVALID_PARAMETER_VALUE", error.detail)
         except (UserError, ValueError) as error:
             return _refusal(400, "INVALID_PARAMETER_VALUE", str(error))
         except Exception:  # out of memory, or a bug: this request fails, the server continues
@@ -211,17 +194,17 @@ def _refusal(status: int, code: str, sentence: str) -> Response:
 
 
 async def _body(request: Request) -> bytes:
-    """The request's JSON; raises _RefusedError for another content type and for too many bytes."""
+    """The request's JSON; raises HTTPException for another content type and for too many bytes."""
     content_type = request.headers.get("content-type", "")
     if content_type.partition(";")[0].strip().lower() != "application/json":
-        raise _RefusedError(
+        raise HTTPException(
             415, f"the content type must be application/json, found {content_type[:40]!r}"
         )
     body = bytearray()
     async for part in request.stream():
         body += part
         if len(body) > MOST_BYTES:
-            raise _RefusedError(
+            raise HTTPException(
                 413, f"a request must have at most {MOST_BYTES >> 20} MiB; {_DIVIDE}"
             )
     return bytes(body)
@@ -231,7 +214,7 @@ def asked_of_body(body: bytes, question: Question) -> Table:
     """The columns of a request that the question has; others are ignored, as MLflow does.
 
     Raises UserError for what is no such table, and for cells of another kind than the question's,
-    _RefusedError for too many rows.
+    HTTPException for too many rows.
     """
     try:
         table = without_lone_surrogates(json.loads(body))
@@ -240,7 +223,7 @@ def asked_of_body(body: bytes, question: Question) -> Table:
     columns = _columns(table)
     num_rows = len(next(iter(columns.values()), []))
     if num_rows > MOST_ROWS:
-        raise _RefusedError(
+        raise HTTPException(
             413, f"a request must have at most {MOST_ROWS:,} rows, found {num_rows:,}; {_DIVIDE}"
         )
     # In place of texts that are not there, as in a data frame; the model says which it misses.
@@ -250,7 +233,7 @@ def asked_of_body(body: bytes, question: Question) -> Table:
         and not (name in question.optional and all(cell is None for cell in columns[name]))
     }  # fmt: skip
     for name, cells in asked.items():
-        is_list = name == question.in_place or isinstance(question.example.get(name), list)
+        is_list = holds_lists(question, name)
         for row, cell in enumerate(cells):
             if cell is not None and not (_is_texts(cell) if is_list else isinstance(cell, str)):
                 kind = "a list of strings" if is_list else "a string"
@@ -296,9 +279,9 @@ def serve(
     """
     keep_freed_memory()
     warm_up(opened, question_for(opened[0], called), precision)
-    main_thread = _MainThread()
+    batcher = Batcher(partial(answer_table, *opened, precision=precision), most_waiting)
     config = uvicorn.Config(
-        application(opened, called, main_thread, most_waiting, precision),
+        application(opened[0], called, batcher, precision),
         log_config=None, access_log=False, lifespan="off",
         timeout_graceful_shutdown=_DRAIN_SECONDS,
     )  # fmt: skip
@@ -310,36 +293,9 @@ def serve(
         ready()  # the socket listens: who connects now is answered
         with ThreadPoolExecutor(1, "http") as pool:
             listening = pool.submit(server.run, [at])
-            listening.add_done_callback(lambda _: main_thread.shutdown())
-            main_thread.run()
+            listening.add_done_callback(lambda _: batcher.close())
+            batcher.run()
             listening.result()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-class _MainThread(Executor):
-    """Runs what other threads submit in the thread that calls `run`, until `shutdown`."""
-
-    def __init__(self) -> None:
-        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
-
-    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """A future of the call."""
-        future: Future[Any] = Future()
-        self._calls.put((future, partial(function, *args, **kwargs)))
-        return future
-
-    def run(self) -> None:
-        """Run the calls in their order."""
-        while (call := self._calls.get()) is not None:
-            future, function = call
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(function())
-                except Exception as error:  # noqa: BLE001  (the future carries it)
-                    future.set_exception(error)
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Let `run` return after the calls that came before."""
-        self._calls.put(None)

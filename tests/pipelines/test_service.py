@@ -5,13 +5,15 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from queue import Full
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
-from bert_core.inference.tables import question_of
+from bert_core.inference.tables import answer_table, question_of
 from bert_core.model.catalogue import MODELS
 from flows.cli.app import MISTAKE, run
 from flows.cli.predict import bound_socket
@@ -20,7 +22,6 @@ from pipelines.predict.server import (
     BATCH_CHARACTERS,
     MOST_ROWS,
     Batcher,
-    FullError,
     answered_together,
     application,
     asked_of_body,
@@ -99,54 +100,52 @@ def test_a_table_that_cannot_be_answered_spoils_no_other() -> None:
     assert str(bad) == "bad cannot be answered"
 
 
+@contextmanager
+def running(batcher: Batcher) -> Iterator[None]:
+    """A thread that answers, until the block ends."""
+    thread = threading.Thread(target=batcher.run)
+    thread.start()
+    try:
+        yield
+    finally:
+        batcher.close()
+        thread.join(30)
+
+
 def test_who_waits_together_is_answered_together_and_too_many_are_refused() -> None:
-    goes_on, calls = threading.Event(), []
+    calls = []
 
     def answer(table: Table) -> Table:
         calls.append([len(text) for text in table["text"]])
-        assert goes_on.wait(30)
         return lengths(table)
 
-    async def ask() -> list[Any]:
-        with ThreadPoolExecutor(1) as thread:
-            batcher = Batcher(answer, thread, most_waiting=6)
-            first = asyncio.create_task(batcher.ask({"text": ["a"]}))
-            while not calls:
-                await asyncio.sleep(0.01)
-            tables: list[Table] = [{"text": [text]} for text in ("bb", "ccc")]
-            tables.append({"text": ["dddd"], "second_text": ["e"]})  # another question
-            tables += [{"text": [text]} for text in ("f" * BATCH_CHARACTERS, "gg", "h", "too many")]
-            others = [asyncio.create_task(batcher.ask(table)) for table in tables]
-            await asyncio.sleep(0)
-            goes_on.set()
-            return await asyncio.gather(first, *others, return_exceptions=True)
-
-    *answered, refused = asyncio.run(ask())
-    lengths_of = [1, 2, 3, 1, BATCH_CHARACTERS, 2, 1]
-    assert [each["length"] for each in answered] == [[length] for length in lengths_of]
-    assert isinstance(refused, FullError)
+    batcher = Batcher(answer, most_waiting=6)
+    tables: list[Table] = [{"text": [text]} for text in ("bb", "ccc")]
+    tables.append({"text": ["dddd"], "second_text": ["e"]})  # another question
+    tables += [{"text": [text]} for text in ("f" * BATCH_CHARACTERS, "gg", "h")]
+    asked = [batcher.ask(table) for table in tables]
+    with pytest.raises(Full):
+        batcher.ask({"text": ["too many"]})
+    with running(batcher):
+        answered = [each.result(30)["length"] for each in asked]
+    assert answered == [[length] for length in (2, 3, 1, BATCH_CHARACTERS, 2, 1)]
     # No neighbour fits beside the long text.
-    assert calls == [[1], [2, 3], [4], [BATCH_CHARACTERS], [2, 1]]
+    assert calls == [[2, 3], [4], [BATCH_CHARACTERS], [2, 1]]
 
 
 def test_a_fault_reaches_everyone_of_a_batch_and_the_next_one_is_answered() -> None:
-    async def ask() -> list[Any]:
-        faults = iter([MemoryError("no room")] * 3)  # of both together, then of each alone
+    faults = iter([MemoryError("no room")] * 3)  # of both together, then of each alone
 
-        def answer(table: Table) -> Table:
-            for fault in faults:
-                raise fault
-            return lengths(table)
+    def answer(table: Table) -> Table:
+        for fault in faults:
+            raise fault
+        return lengths(table)
 
-        with ThreadPoolExecutor(1) as thread:
-            batcher = Batcher(answer, thread, most_waiting=8)
-            both = [batcher.ask({"text": ["a"]}) for _ in range(2)]
-            lost = await asyncio.gather(*both, return_exceptions=True)
-            return [*lost, await batcher.ask({"text": ["a"]})]
-
-    *lost, answered = asyncio.run(ask())
-    assert [type(each) for each in lost] == [MemoryError, MemoryError]
-    assert answered == {"length": [1]}
+    batcher = Batcher(answer, most_waiting=8)
+    lost = [batcher.ask({"text": ["a"]}) for _ in range(2)]
+    with running(batcher):
+        assert [type(each.exception(30)) for each in lost] == [MemoryError, MemoryError]
+        assert batcher.ask({"text": ["a"]}).result(30) == {"length": [1]}
 
 
 def test_an_answer_is_sent_at_once() -> None:
@@ -161,9 +160,10 @@ def test_an_answer_is_sent_at_once() -> None:
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     """The application of a small classifier, without a network."""
     artifact = untrained(tmp_path_factory.mktemp("served"), "classification")
-    with ThreadPoolExecutor(1) as thread:
-        app = application(opened(artifact.local_folder()), "it", thread, 4, "float32")
-        yield TestClient(app)
+    loaded = opened(artifact.local_folder())
+    batcher = Batcher(partial(answer_table, *loaded), most_waiting=4)
+    with running(batcher):
+        yield TestClient(application(loaded[0], "it", batcher, "float32"))
 
 
 def test_a_request_of_too_many_rows_or_bytes_is_refused(client: TestClient) -> None:
