@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # reading a recipe asks for the families' names alone
     from pipelines.tasks.scoring import WeightedScore
 
 Form = Literal["texts", "label_lists", "pairs", "choices", "words", "questions", "rows"]
-"""What a record of labelled data holds: see `pipelines.stages.dataset.items`."""
+"""What a record of labelled data holds: see `pipelines.stages.dataset.records`."""
 Item = dict[str, Any]  # by the family's schema
 FAMILIES: Final = (
     "classification", "multi_label", "multiple_choice", "question_answering", "regression",

@@ -66,8 +66,8 @@ def test_the_true_segment_follows_in_the_same_document(pool, pairs):
     a_end = pairs.a_begin + pairs.a_length
     assert (pairs.b_begin[true] >= a_end[true]).all()
     assert (groups[pairs.a_begin[true]] == groups[pairs.b_begin[true]]).all()
-    # Only truncation stands between A and B.
-    assert (pairs.b_begin[true] - a_end[true]).sum() <= pairs.num_truncated_tokens
+    # Only truncation stands between A and B: less than a sentence of each.
+    assert (pairs.b_begin[true] - a_end[true]).max() < 2 * ROOM
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -85,19 +85,12 @@ def test_every_sentence_enters_an_example_in_every_pass(pool, seed):
             covered[begin : begin + length] = True
     per_sentence = np.add.reduceat(covered.astype(int), shard.starts[:-1])
     assert per_sentence.min() >= 1
-    assert (~covered).sum() == planned.num_truncated_tokens
 
 
 @pytest.mark.parametrize("counts", [[60] * 200, [1] * 300 + [60] * 100])
 def test_the_two_kinds_balance_even_with_documents_of_one_sentence(counts):
     planned = plan([table(counts, 0, seed=4)])
     assert abs(planned.is_random.mean() - 0.5) < 0.01
-
-
-def test_where_no_chunk_leaves_a_choice_all_are_random_and_counted():
-    planned = plan([table([1] * 50, 0, seed=5)])
-    assert planned.is_random.all()
-    assert planned.num_without_choice == 50
 
 
 def test_most_pairs_fill_their_room_and_the_wanted_share_is_short():

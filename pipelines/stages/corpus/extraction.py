@@ -202,15 +202,12 @@ def _docstrings(tree: ast.AST) -> Iterator[str]:
             docstring = ast.get_docstring(node, clean=False)
             if docstring:
                 yield docstring
-        for field in ("finalbody", "orelse", "handlers", "body"):
-            waiting.extend(reversed(_statements(node, field)))
-
-
-def _statements(node: ast.AST, field: str) -> list[ast.AST]:
-    children = node.__dict__.get(field)
-    if not isinstance(children, list):
-        return []
-    return [child for child in children if isinstance(child, ast.stmt | ast.ExceptHandler)]
+        statements = [
+            child
+            for child in ast.iter_child_nodes(node)
+            if isinstance(child, ast.stmt | ast.ExceptHandler)
+        ]
+        waiting.extend(reversed(statements))
 
 
 def installed(package: str) -> Distribution:

@@ -31,38 +31,10 @@ class Document:
         return " ".join(self.sentences)
 
 
-class ShardWriter:
-    """Documents one by one into an Arrow file, a record batch at a time."""
-
-    def __init__(self, path: Path, *, compression: str | None) -> None:
-        options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
-        self._stream = pa.OSFile(str(path), "wb")
-        self._writer = pa.ipc.new_file(self._stream, SCHEMA, options=options)
-        self._rows: list[Document] = []
-        self._waiting_bytes = 0
-        self.num_bytes = 0
-
-    def write(self, document: Document, num_bytes: int) -> None:
-        """Take a document whose sentences hold `num_bytes`."""
-        self._rows.append(document)
-        self._waiting_bytes += num_bytes
-        self.num_bytes += num_bytes
-        if self._waiting_bytes >= BATCH_BYTES:
-            self._flush()
-
-    def close(self) -> None:
-        """Write what waits and the file's footer."""
-        self._flush()
-        self._writer.close()
-        self._stream.close()
-
-    def _flush(self) -> None:
-        if not self._rows:
-            return
-        columns = zip(*((row.id, row.source, row.sentences) for row in self._rows), strict=True)
-        arrays = [pa.array(each, kind) for each, kind in zip(columns, SCHEMA.types, strict=True)]
-        self._writer.write_batch(pa.record_batch(arrays, schema=SCHEMA))
-        self._rows, self._waiting_bytes = [], 0
+def record_batch(documents: list[Document]) -> pa.RecordBatch:
+    columns = zip(*((row.id, row.source, row.sentences) for row in documents), strict=True)
+    arrays = [pa.array(each, kind) for each, kind in zip(columns, SCHEMA.types, strict=True)]
+    return pa.record_batch(arrays, schema=SCHEMA)
 
 
 def read_batches(path: Path) -> Iterator[pa.RecordBatch]:

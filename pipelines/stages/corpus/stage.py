@@ -38,7 +38,13 @@ from pipelines.stages.corpus.selection import (
     too_few_documents,
 )
 from pipelines.stages.corpus.settings import CleaningSettings, CorpusSettings
-from pipelines.stages.corpus.shards import SCHEMA, Document, ShardWriter, read_batches
+from pipelines.stages.corpus.shards import (
+    BATCH_BYTES,
+    SCHEMA,
+    Document,
+    read_batches,
+    record_batch,
+)
 from pipelines.stages.corpus.sources import (
     MEGABYTE,
     InputFile,
@@ -208,17 +214,28 @@ def _write_file(
     """Fill one file; returns the document that begins the next one."""
     keys: list[str] = []
     signatures: list[Signature] = []
+    waiting: list[Document] = []
     following: tuple[Document, str] | None = first
-    with work.file(name) as shard:
-        writer = ShardWriter(shard.path, compression=None)
-        while following is not None and writer.num_bytes < shard_bytes:
+    num_bytes = waiting_bytes = 0
+    options = pa.ipc.IpcWriteOptions(compression=None, use_threads=False)
+    with (
+        work.file(name) as shard,
+        pa.OSFile(str(shard.path), "wb") as stream,
+        pa.ipc.new_file(stream, SCHEMA, options=options) as writer,
+    ):
+        while following is not None and num_bytes < shard_bytes:
             document, content = following
-            writer.write(document, len(document.text.encode()))
             keys.append(content + document.id[:16])
             if has_signatures:
                 signatures.append(signature(document.text))
+            waiting.append(document)
+            size = len(document.text.encode())
+            num_bytes += size
+            waiting_bytes += size
             following = next(rest, None)
-        writer.close()
+            if waiting_bytes >= BATCH_BYTES or following is None or num_bytes >= shard_bytes:
+                writer.write_batch(record_batch(waiting))
+                waiting, waiting_bytes = [], 0
     work.write(f"{name}.keys", bytes.fromhex("".join(keys)))
     if signatures:
         work.write(f"{name}.minhash", np.stack(signatures).tobytes())

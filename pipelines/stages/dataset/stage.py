@@ -17,13 +17,13 @@ from pipelines.stages import DATASET
 from pipelines.stages.corpus.shards import Split, read_documents
 from pipelines.stages.dataset.items import (
     Parts,
-    Source,
     inputs_of,
     num_in_train,
     read_parts,
     resolved,
     with_labels,
 )
+from pipelines.stages.dataset.records import Source
 from pipelines.stages.dataset.settings import (
     CorpusSourceLabels,
     DatasetSettings,

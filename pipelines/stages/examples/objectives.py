@@ -153,8 +153,6 @@ class Pairs:
     b_begin: NDArray[np.int64]
     b_length: NDArray[np.int64]
     is_random: NDArray[np.bool_]
-    num_truncated_tokens: int  # of the shard's own sentences
-    num_without_choice: int  # examples whose chunk was a single sentence
 
 
 class PairPlanner:
@@ -177,8 +175,6 @@ class PairPlanner:
         ]
         self._unbalanced = 0  # examples that had to be random and await a true one in return
         self._opposite: bool | None = None  # of the last coin, for the next example
-        self._num_truncated_tokens = 0
-        self._num_without_choice = 0
 
     def plan(self) -> Pairs:
         """All examples of the shard, in the order of its documents."""
@@ -194,8 +190,6 @@ class PairPlanner:
             b_begin=b_begin,
             b_length=b_length,
             is_random=is_random.astype(np.bool_),
-            num_truncated_tokens=self._num_truncated_tokens,
-            num_without_choice=self._num_without_choice,
         )
 
     def _plan_document(
@@ -219,7 +213,6 @@ class PairPlanner:
             a_cut, b_cut = cuts(a_length, b_length, self._max_tokens, a_spare, b_spare)
             a_begin += self._front_share(a_cut, a_limits)
             b_begin += self._front_share(b_cut, b_limits)
-            self._num_truncated_tokens += a_cut + (0 if is_random else b_cut)
             rows.append((a_begin, a_length - a_cut, shard, b_begin, b_length - b_cut, is_random))
             first = middle if is_random else after  # what a random segment replaced is put back
 
@@ -249,7 +242,6 @@ class PairPlanner:
         Examples without choice are made up for by true ones.
         """
         if not has_choice:
-            self._num_without_choice += 1
             self._unbalanced += 1
             return True
         if self._unbalanced:

@@ -198,22 +198,19 @@ def write_token_shard(corpus_shard: Path, path: Path, encoder: SentenceEncoder) 
     value_type = id_type(encoder.tokenizer.vocab_size)
     schema = pa.schema([("group", pa.uint64()), ("sentences", pa.list_(pa.list_(value_type)))])
     figures = {"tokens": 0, "sentences": 0, "documents": 0}
-    first_group: int | None = None
-    has_two_groups = False
+    groups: set[int] = set()
     with pa.OSFile(str(path), "wb") as stream, pa.ipc.new_file(stream, schema) as writer:
         for batch in read_batches(corpus_shard):
             encoded = _encode_batch(batch, encoder, value_type)
             if not encoded.num_rows:
                 continue
             writer.write_batch(encoded)
-            groups = encoded.column("group").to_numpy()
-            first_group = int(groups[0]) if first_group is None else first_group
-            has_two_groups |= bool((groups != np.uint64(first_group)).any())
+            groups.update(encoded.column("group").unique().to_pylist())
             sentences = encoded.column("sentences").flatten()
             figures["tokens"] += len(sentences.flatten())
             figures["sentences"] += len(sentences)
             figures["documents"] += encoded.num_rows
-    return {**figures, "has_two_groups": has_two_groups, "first_group": first_group}
+    return {**figures, "groups": sorted(groups)[:2]}  # whether there is a choice of them
 
 
 def read_token_shard(path: Path) -> TokenShard:

@@ -228,11 +228,10 @@ def _pool(
         pool.append(name)
         num_documents += figures["documents"]
         num_tokens += figures["tokens"]
-        groups.add(figures["first_group"])
-        has_choice = figures["has_two_groups"] or len(groups) > 1
-        if has_choice and (num_documents >= _POOL_DOCUMENTS or num_tokens >= _POOL_TOKENS):
+        groups.update(figures["groups"])
+        if len(groups) > 1 and (num_documents >= _POOL_DOCUMENTS or num_tokens >= _POOL_TOKENS):
             break
-    if not has_choice:
+    if len(groups) < 2:
         raise UserError(
             "sentence pairs need at least two documents in each part of the corpus; give more "
             "documents, a finer layout, or choose the objective mlm"
