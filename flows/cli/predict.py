@@ -2,7 +2,6 @@
 
 import json
 import socket
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -33,7 +32,7 @@ def predict(
         list[str] | None,
         typer.Argument(
             help="Texts; for multiple choice a text and its choices, for question answering a "
-            "question and a text. None: read lines, with tabs between what belongs together."
+            "question and a text."
         ),
     ] = None,
     model: Model = None,
@@ -83,13 +82,13 @@ def predict(
     # A mistake in what is asked ends here, before torch is imported.
     from pipelines.predict.tables import read_table
 
+    if not texts and file is None:
+        raise UserError("there is no text; give it as an argument, or a file of texts with --file")
     table = None if file is None else read_table(str(file))
-    lines = [] if texts or table else _lines_of_standard_input()
     with asked_model(model, home) as (folder, called):
         from pipelines.predict.answers import (
             answer_all,
             asked_of,
-            asked_of_lines,
             asked_of_texts,
             question_for,
         )
@@ -100,7 +99,7 @@ def predict(
     if table is not None:
         asked = asked_of(table, question, text_column, second_text_column)
     else:
-        asked = asked_of_texts(question, texts) if texts else asked_of_lines(question, lines)
+        asked = asked_of_texts(question, texts or [])
     _print_answers(asked, answer_all(opened_model, asked.columns), as_json=as_json)
 
 
@@ -144,21 +143,6 @@ def _predict_batch(
         f"{statistics['rows']:,} rows of {statistics['files']:,} files answered by "
         f"models:/{statistics['model']}: {place_of(predictions, to or '')}"
     )
-
-
-def _lines_of_standard_input() -> list[str]:
-    if sys.stdin.isatty():
-        raise UserError(
-            "there is no text; give it as an argument, with --file, or on standard input"
-        )
-    from pipelines.io.files import decoded
-    from pipelines.predict.tables import text_lines
-
-    text = decoded(sys.stdin.buffer.read(), "standard input")
-    lines = [line for _, line in text_lines(text.split("\n"))]
-    if not lines:
-        raise UserError("standard input holds no text")
-    return lines
 
 
 def _print_answers(asked: "Asked", answers: dict[str, list[Any]], *, as_json: bool) -> None:

@@ -267,13 +267,11 @@ def naming_other_bytes(path: str, encoding: str) -> Iterator[None]:
 
 
 def decoded(data: bytes, place: str) -> str:
-    """Text in UTF-8, or in UTF-16 by its mark; raises UserError, naming the line, for others."""
-    encoding = encoding_of(data, "utf-8")
+    """Text in UTF-8; raises UserError for other bytes."""
     try:
-        return data.decode(encoding)
+        return data.decode()
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise _not_encoded(f"line {line:,} of {place}", encoding, error) from error
+        raise _not_encoded(place, "utf-8", error) from error
 
 
 def encoding_of(head: bytes, encoding: str) -> str:

@@ -260,18 +260,16 @@ def squad_questions(path: str, encoding: str) -> Iterator[tuple[str, dict[str, A
         ) from error
 
 
-def tagged_sentences(
-    path: str, encoding: str, word_column: str, tag_column: str
-) -> Iterator[tuple[int, list[str], list[str]]]:
+def tagged_sentences(path: str, encoding: str) -> Iterator[tuple[int, list[str], list[str]]]:
     """Sentences of CoNLL's columns: a word and its tag a line, an empty line after a sentence.
 
     Of each, the number of its first line, its words and its tags. Tabs separate the columns of a
     line that has any, and blanks those of the others. The word is in the first column and the tag
-    in the last, unless others are named by their number. `-DOCSTART-` lines are passed over. Raises
-    UserError for a line that is none, and for CoNLL-U.
+    in the last. `-DOCSTART-` lines are passed over. Raises UserError for a line that is none, and
+    for CoNLL-U.
     """
     with open_text(path, encoding) as lines:
-        width = word_at = tag_at = first = 0
+        width = first = 0
         words: list[str] = []
         tags: list[str] = []
         for number, line in enumerate(chain(lines, [""]), start=1):
@@ -289,16 +287,13 @@ def tagged_sentences(
                     "FORM and the tag of every word, such as its UPOS"
                 )
             cells = text.split("\t") if "\t" in text else _BLANKS.split(text.strip(" "))
-            if not width:
-                width = len(cells)
-                word_at = _conll_column(word_column, 0, width, path)
-                tag_at = _conll_column(tag_column, width - 1, width, path)
+            width = width or len(cells)
             if len(cells) != width or width < 2:
                 raise UserError(
                     f"line {number:,} of {path} has {len(cells)} columns, not {max(2, width)}: "
                     f"{text[:60]!r}; correct or remove it"
                 )
-            word, tag = cells[word_at].strip(" "), cells[tag_at].strip(" ")
+            word, tag = cells[0].strip(" "), cells[-1].strip(" ")
             if not word or not tag:
                 raise UserError(
                     f"line {number:,} of {path} has no {'tag' if word else 'word'}: {text[:60]!r}; "
@@ -307,18 +302,6 @@ def tagged_sentences(
             first = first if words else number
             words.append(word)
             tags.append(tag)
-
-
-def _conll_column(name: str, usual: int, width: int, path: str) -> int:
-    """The index of a column that is named by its number."""
-    if not name:
-        return usual
-    if not name.isdecimal() or not 1 <= int(name) <= width:
-        raise UserError(
-            f"columns of {path} are named by their number from 1 to {width}, found {name!r}; "
-            "correct text_column or label_column"
-        )
-    return int(name) - 1
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Asking a model: its questions from a table or from texts, and its answers."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from bert_core.inference.pretrained import Candidate, fill_mask
 from bert_core.inference.tables import Question, answer_table, first_gap, is_blank, question_of
@@ -11,8 +11,6 @@ from pipelines.errors import UserError
 from pipelines.io.tables import check_column
 from pipelines.predict.tables import FileTable, Table
 from pipelines.registry.package import OpenedModel
-
-_WORDS: Final = "words"  # split already, in place of texts
 
 
 class Asked(NamedTuple):
@@ -54,19 +52,29 @@ def asked_of(
             column_of[name], [*table.columns], table.path, "--text-column or --second-text-column"
         )
     asked = {name: table.columns[theirs] for name, theirs in taken.items()}
-    return Asked(_with_words(asked) if question.in_place else asked, table.columns, taken)
+    return Asked(asked, table.columns, taken)
 
 
 def asked_of_texts(question: Question, texts: Sequence[str]) -> Asked:
-    """Arguments as rows: a text each, or one row of a text and what belongs to it."""
-    return _asked_of_rows(question, [[t] for t in texts] if len(question.columns) == 1 else [texts])
+    """Arguments as rows: a text each, or one row of a text and what belongs to it.
 
-
-def asked_of_lines(question: Question, lines: Sequence[str]) -> Asked:
-    """Lines as rows: a text each, or a text and what belongs to it, separated by tabs."""
-    is_list = holds_lists(question, question.columns[-1])
-    most_tabs = -1 if is_list else len(question.columns) - 1
-    return _asked_of_rows(question, [line.split("\t", most_tabs) for line in lines])
+    Where the last column holds lists, the row has two or more texts for it.
+    """
+    *firsts, last = question.columns
+    is_list = holds_lists(question, last)
+    if not firsts:
+        columns: Table = {last: [*texts]}
+    elif len(texts) < len(firsts) + 2 if is_list else len(texts) != len(firsts) + 1:
+        raise UserError(
+            f"this model needs {' and '.join(question.columns)}"
+            f"{' (two or more)' if is_list else ''}, found {', '.join(texts)!r:.80}; give them "
+            "as arguments, or in a table with --file"
+        )
+    else:
+        rest = list(texts[len(firsts) :])
+        columns = {name: [text] for name, text in zip(firsts, texts, strict=False)}
+        columns[last] = [rest if is_list else rest[0]]
+    return Asked(columns, columns, {})
 
 
 def answer_all(opened: OpenedModel, table: Table) -> Table:
@@ -134,35 +142,3 @@ def fill(opened: OpenedModel, called: str, text: str, top_k: int) -> list[list[C
         return fill_mask(model, tokenizer, text, top_k=top_k)
     except ValueError as error:  # a text longer than the model reads
         raise UserError(str(error)) from error
-
-
-def _asked_of_rows(question: Question, rows: Sequence[Sequence[str]]) -> Asked:
-    """Each row has a text for each column; where the last one holds lists, two or more for it."""
-    *firsts, last = question.columns
-    is_list = holds_lists(question, last)
-    for row in rows:
-        if len(row) < len(firsts) + 2 if is_list else len(row) != len(firsts) + 1:
-            raise UserError(
-                f"this model needs {' and '.join(question.columns)}"
-                f"{' (two or more)' if is_list else ''}, found {', '.join(row)!r:.80}; give them "
-                "as arguments, in a line with tabs between them, or in a table with --file"
-            )
-    columns: Table = {name: [row[place] for row in rows] for place, name in enumerate(firsts)}
-    rest = [list(row[len(firsts) :]) for row in rows]
-    columns[last] = [texts if is_list else texts[0] for texts in rest]
-    return Asked(columns, columns, {})
-
-
-def _with_words(asked: Table) -> Table:
-    """Words that are split already, in a column of their own; the other rows keep their text."""
-    texts, words = asked.pop("text", []), asked.pop(_WORDS, [])
-    texts, words = texts or [None] * len(words), words or [None] * len(texts)
-    split = [
-        text if isinstance(text, list) else word for text, word in zip(texts, words, strict=True)
-    ]
-    alone = [None if value is not None else text for value, text in zip(split, texts, strict=True)]
-    if any(value is not None for value in split):
-        asked = {_WORDS: split, **asked}
-    if split.count(None):
-        asked = {"text": alone, **asked}
-    return asked

@@ -1,7 +1,7 @@
 """Tables of questions in files (lines of text, CSV, TSV, JSONL, Parquet), and answers as JSON."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -76,13 +76,9 @@ def read_shards(
 
 def _lines(path: str, settings: TableSettings | None) -> Iterator[tuple[int, list[Any]]]:
     with open_text(path, (settings or TableSettings()).encoding) as text:
-        for number, line in text_lines(text):
-            yield number, [line]
-
-
-def text_lines(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """The lines that hold something, with their number from 0."""
-    return ((number, text) for number, line in enumerate(lines) if (text := line.strip()))
+        for number, line in enumerate(text):
+            if line.strip():
+                yield number, [line.strip()]
 
 
 def beside(own: Table, asked: Table, answers: Table) -> Table:

@@ -75,13 +75,3 @@ def test_wherever_a_disk_is_full_it_is_one_sentence(tmp_path, small_disk, size):
         assert not is_transient(error)
         subprocess.run(["mount", "-o", "remount,size=600k", str(small_disk)], check=True)
         assert not build_dataset(settings, None, context).reused
-
-
-def test_a_corrupt_file_ends_the_stage_with_its_name_and_publishes_nothing(tmp_path, small_context):
-    settings = texts(tmp_path / "texts", 3, 30)
-    (tmp_path / "texts" / "t1.txt").write_bytes(bytes(range(256)) * 50)
-    with pytest.raises(UserError, match=r"t1\.txt is not text"):
-        build_corpus(settings, small_context)
-    store = ArtifactStore(small_context.store.url)
-    published = [path.parent for path in Path(store.root).glob("corpus/*/manifest.json")]
-    assert not [folder for folder in published if folder.name.startswith(".")]

@@ -84,19 +84,6 @@ def test_a_folder_of_data_files_is_a_data_set(tmp_path: Path) -> None:
     assert dataset.statistics["items"] == {"train": 30, "heldout": 8}
 
 
-def test_tags_have_names(tmp_path: Path) -> None:
-    features = Features(
-        {"words": List(Value("string")), "tags": List(ClassLabel(names=["O", "B-PER"]))}
-    )
-    found = Dataset.from_dict(
-        {"words": [["Ada", "wrote", str(n)] for n in range(30)], "tags": [[1, 0, 0]] * 30},
-        features=features,
-    )
-    found.save_to_disk(str(tmp_path / "ner"))
-    dataset = built(tmp_path, "tagging", dataset=str(tmp_path / "ner"))
-    assert read_items(dataset, "train").rows[0]["tags"] == ["B-PER", "O", "O"]
-
-
 def test_a_class_that_is_none_is_refused_with_its_row(copy: Path, tmp_path: Path) -> None:
     hidden = rows(10).map(lambda row: {"label": -1 if row["idx"] == 3 else row["label"]})
     DatasetDict({"train": rows(20), "test": hidden}).save_to_disk(str(tmp_path / "hidden"))
@@ -124,6 +111,10 @@ def test_one_parquet_file_of_a_data_set_knows_the_names_of_its_classes(tmp_path:
     tagged = {"words": [["Ada", "wrote"]], "tags": [[1, 0]]}
     Dataset.from_dict(tagged, features=features).to_parquet(tmp_path / "ner.parquet")
     assert of_file(tmp_path / "ner.parquet", "tagging")[0]["tags"] == ["B-PER", "O"]
+    many = {"words": [["Ada", "wrote", str(n)] for n in range(30)], "tags": [[1, 0, 0]] * 30}
+    Dataset.from_dict(many, features=features).save_to_disk(str(tmp_path / "ner"))
+    dataset = built(tmp_path, "tagging", dataset=str(tmp_path / "ner"))
+    assert read_items(dataset, "train").rows[0]["tags"] == ["B-PER", "O", "O"]
 
 
 def test_the_class_of_an_answer_is_its_index(tmp_path: Path) -> None:
@@ -149,7 +140,7 @@ def test_the_class_of_an_answer_is_its_index(tmp_path: Path) -> None:
     [
         ({"split": "nowhere"}, "has no split nowhere of the configuration .default."),
         ({"heldout_split": "dev"}, "no split dev"),
-        ({"heldout_split": "train"}, "split and heldout_split are both train"),
+        ({"heldout_split": "train"}, "train is named to train on and to be held out"),
         ({"dataset": ""}, "needs the name of a dataset"),
         ({"label_column": "answer"}, "has no column 'answer', only text, second_text"),
     ],

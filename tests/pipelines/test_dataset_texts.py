@@ -14,7 +14,6 @@ from pipelines.stages.dataset.settings import (
     CorpusSourceLabels,
     DatasetSettings,
     LabelledFile,
-    NoLabels,
 )
 from pipelines.stages.dataset.stage import build_dataset, read_items
 from pipelines.store import ArtifactStore
@@ -75,19 +74,6 @@ def test_documents_of_too_few_words_are_left_out_and_counted(
     assert sum(dataset.statistics["items"].values()) == 24
 
 
-def test_labels_of_heldout_texts_alone_are_named(tmp_path: Path, context: StageContext) -> None:
-    settings = _write(tmp_path / "train.tsv", _rows(40))
-    _write(tmp_path / "dev.tsv", [("another", "unknown"), ("one more", "rare")] * 2)
-    source = settings.source.model_copy(update={"heldout_path": str(tmp_path / "dev.tsv")})
-    with pytest.raises(UserError, match=r"\[.unknown.\] are only among .* add training texts with"):
-        build_dataset(DatasetSettings(source=source), None, context)
-
-
-def test_no_task_is_not_built(context: StageContext) -> None:
-    with pytest.raises(UserError, match="is of kind 'none'"):
-        build_dataset(DatasetSettings(source=NoLabels()), None, context)
-
-
 def test_every_text_comes_once_an_epoch_in_another_order() -> None:
     steps = [shuffled(10, seed=3, step=step, global_batch_size=4) for step in range(5)]
     stream = np.concatenate(steps)
@@ -113,6 +99,9 @@ def test_ones_own_heldout_file_is_taken_as_it_is(tmp_path: Path, context: StageC
     assert dataset.statistics["items"] == {"train": 40, "heldout": 4}
     assert dataset.statistics["heldout_also_in_train"] == 2
     assert dataset.fingerprint != build_dataset(settings, None, context).fingerprint
+    _write(tmp_path / "dev.tsv", [("another", "unknown"), ("one more", "rare")] * 2)
+    with pytest.raises(UserError, match=r"\[.unknown.\] are only among .* add training texts with"):
+        build_dataset(DatasetSettings(source=source), None, context)
 
 
 def test_a_group_is_never_divided(tmp_path: Path, context: StageContext) -> None:
@@ -169,7 +158,7 @@ def test_texts_that_differ_in_case_or_blanks_and_turned_pairs_stand_on_one_side(
     dataset = build_dataset(DatasetSettings(source=LabelledFile(path=str(path))), None, context)
     assert dataset.statistics["heldout_also_in_train"] == 0
     assert dataset.statistics["items"]["heldout"] % 2 == 0
-    with pytest.raises(ValueError, match="path and heldout_path are the same file"):
+    with pytest.raises(ValueError, match="is named to train on and to be held out; leave out"):
         LabelledFile(path=str(path), heldout_path=str(path))
 
 

@@ -22,7 +22,6 @@ from pipelines.predict.server import (
     BATCH_CHARACTERS,
     MOST_ROWS,
     Batcher,
-    answered_together,
     application,
     asked_of_body,
 )
@@ -80,26 +79,6 @@ def lengths(table: Table) -> Table:
     return {"length": [len(text or "") for text in column]}
 
 
-def test_tables_are_one_call_and_get_their_own_rows_back() -> None:
-    calls: list[Table] = []
-
-    def answer(table: Table) -> Table:
-        calls.append(table)
-        return lengths(table)
-
-    asked: list[Table] = [{"text": ["a"]}, {"text": ["bb", "ccc"]}, {"text": ["dddd"]}]
-    assert answered_together(answer, asked) == [
-        {"length": [1]}, {"length": [2, 3]}, {"length": [4]}
-    ]  # fmt: skip
-    assert calls == [{"text": ["a", "bb", "ccc", "dddd"]}]
-
-
-def test_a_table_that_cannot_be_answered_spoils_no_other() -> None:
-    good, bad, last = answered_together(lengths, [{"text": [text]} for text in ("a", "bad", "cc")])
-    assert (good, last) == ({"length": [1]}, {"length": [2]})
-    assert str(bad) == "bad cannot be answered"
-
-
 @contextmanager
 def running(batcher: Batcher) -> Iterator[None]:
     """A thread that answers, until the block ends."""
@@ -120,7 +99,7 @@ def test_who_waits_together_is_answered_together_and_too_many_are_refused() -> N
         return lengths(table)
 
     batcher = Batcher(answer, most_waiting=6)
-    tables: list[Table] = [{"text": [text]} for text in ("bb", "ccc")]
+    tables: list[Table] = [{"text": ["bb"]}, {"text": ["ccc", "i"]}]
     tables.append({"text": ["dddd"], "second_text": ["e"]})  # another question
     tables += [{"text": [text]} for text in ("f" * BATCH_CHARACTERS, "gg", "h")]
     asked = [batcher.ask(table) for table in tables]
@@ -128,9 +107,9 @@ def test_who_waits_together_is_answered_together_and_too_many_are_refused() -> N
         batcher.ask({"text": ["too many"]})
     with running(batcher):
         answered = [each.result(30)["length"] for each in asked]
-    assert answered == [[length] for length in (2, 3, 1, BATCH_CHARACTERS, 2, 1)]
+    assert answered == [[2], [3, 1], [1], [BATCH_CHARACTERS], [2], [1]]
     # No neighbour fits beside the long text.
-    assert calls == [[2, 3], [4], [BATCH_CHARACTERS], [2, 1]]
+    assert calls == [[2, 3, 1], [4], [BATCH_CHARACTERS], [2, 1]]
 
 
 def test_a_fault_reaches_everyone_of_a_batch_and_the_next_one_is_answered() -> None:
@@ -145,7 +124,9 @@ def test_a_fault_reaches_everyone_of_a_batch_and_the_next_one_is_answered() -> N
     lost = [batcher.ask({"text": ["a"]}) for _ in range(2)]
     with running(batcher):
         assert [type(each.exception(30)) for each in lost] == [MemoryError, MemoryError]
-        assert batcher.ask({"text": ["a"]}).result(30) == {"length": [1]}
+        good, bad = (batcher.ask({"text": [text]}) for text in ("a", "bad"))
+        assert good.result(30) == {"length": [1]}
+        assert str(bad.exception(30)) == "bad cannot be answered"
 
 
 def test_an_answer_is_sent_at_once() -> None:

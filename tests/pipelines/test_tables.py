@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -173,14 +172,3 @@ def test_markers_of_folders_on_an_object_store_are_no_files() -> None:
         assert expand("memory://data") == expand("memory://data/**") == expected
     finally:
         store.store.clear()
-
-
-def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe.csv")
-    (tmp_path / "link.csv").symlink_to(tmp_path / "nothing.csv")
-    for name, message in (
-        ("pipe.csv", "or a device, not a file"), ("link.csv", "cannot be opened .No such file"),
-        ("none.csv", "does not exist"), ("*.jsonl", "matches no file"),
-    ):  # fmt: skip
-        with pytest.raises(UserError, match=message):
-            expand(str(tmp_path / name))

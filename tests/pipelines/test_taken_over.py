@@ -52,7 +52,3 @@ def test_settings_that_contradict_each_other_are_refused():
     with pytest.raises(UserError, match="both say which vocabulary"):
         read_recipe("demo", ["vocabulary.tokenizer=x", "vocabulary.encoder=y"])
     assert read_recipe("continue", ["vocabulary.tokenizer=x"]).tokenizer.encoder is None
-
-
-def test_a_vocabulary_that_is_learned_keeps_its_name() -> None:
-    assert VocabularySettings().named().keys().isdisjoint({"encoder", "tokenizer"})

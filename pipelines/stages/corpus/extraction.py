@@ -138,15 +138,25 @@ def source_files(settings: InstalledDocumentation) -> list[InputFile]:
     for package in settings.packages:
         room = settings.max_source_megabytes * MEGABYTE
         installation = installed(package)  # looked for once: a package has hundreds of files
-        for path, num_bytes in _python_files(package, installation):
-            room -= num_bytes
+        sizes = {
+            f"{package}:{file}": file.size or 0
+            for file in installation.files or ()
+            if file.suffix == ".py" and file.hash and _SKIPPED_FOLDERS.isdisjoint(file.parts)
+        }
+        if not sizes:
+            raise UserError(
+                f"the RECORD of the package {package} lists no Python files; leave it out of "
+                "`packages`"
+            )
+        for path in sorted(sizes, key=lambda path: hashlib.sha256(path.encode()).digest()):
+            room -= sizes[path]
             if room < 0:
                 break
             files.append(
                 InputFile(
                     path=path,
                     label=settings.name or package,
-                    num_bytes=num_bytes,
+                    num_bytes=sizes[path],
                     digest=hashlib.sha256(_read(path, installation)).hexdigest(),
                     format="docstrings",
                 )
@@ -231,17 +241,3 @@ def _read(path: str, installation: Distribution) -> bytes:
             f"{file} of {package} cannot be read ({error.strerror}); install the package again "
             "or leave it out of `packages`"
         ) from error
-
-
-def _python_files(package: str, installation: Distribution) -> list[tuple[str, int]]:
-    """`package:file` and size of its Python files, as its RECORD has them; shuffled."""
-    files = [
-        (f"{package}:{file}", file.size or 0)
-        for file in installation.files or ()
-        if file.suffix == ".py" and file.hash and _SKIPPED_FOLDERS.isdisjoint(file.parts)
-    ]
-    if not files:
-        raise UserError(
-            f"the RECORD of the package {package} lists no Python files; leave it out of `packages`"
-        )
-    return sorted(files, key=lambda file: hashlib.sha256(file[0].encode()).digest())

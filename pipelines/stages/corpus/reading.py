@@ -92,7 +92,7 @@ def _documents(
             dropped[f"rows without text in {settings.text_field!r}"] += 1
             continue
         if isinstance(text, bytes):
-            text = decoded(text, span.file.path)
+            text = decoded(text, f"a text of {span.file.path}")
         label = cell_text(values.get(settings.label_field)) if settings.label_field else ""
         yield RawDocument(text=mend(text), label=label or span.file.label)
 

@@ -27,7 +27,6 @@ _FINER: Final = (
     "set a finer layout of the text (--layout, or layout of the source): blank_line, in which each "
     "block between blank lines is a document, line, or page for PDF files"
 )
-GROUP_DIGITS: Final = 32  # of an id: the document; what follows counts its pieces
 _WHITE_SPACE: Final = b" \n"  # the only one in a mended text
 _KEYS_AT_ONCE: Final = 8_000_000  # about 0.6 GB while they are sorted
 NUM_HASHES: Final = 64
@@ -47,16 +46,6 @@ def content_hash(text: str) -> str:
     """32 hexadecimal digits, equal for texts that differ only in case and white space."""
     plain = text.lower().encode("utf-8", "surrogatepass").translate(None, _WHITE_SPACE)
     return hashlib.blake2b(plain, digest_size=16).hexdigest()
-
-
-def document_id(content: str, group: str | None, piece: int) -> str:
-    """Id of a document, or of one piece of it; equal inputs give equal ids in any run."""
-    return content if group is None else f"{group}.{piece:06d}"
-
-
-def group_of(identifier: str) -> str:
-    """The part of an id that the pieces of one document share."""
-    return identifier[:GROUP_DIGITS]
 
 
 def find_repeated(
@@ -148,25 +137,20 @@ def _meetings(
 ) -> list[tuple[int, int]]:
     """Pairs that agree in a band: each document with the first one it agrees with."""
     width = NUM_HASHES // _NUM_BANDS
-    keys = np.concatenate(
-        [
-            _hashed(np.asarray(load(index)[:, band * width : (band + 1) * width]))
-            for index in range(len(counts))
-        ]
-    )[active]
-    order = np.argsort(keys, kind="stable")
-    ordered = keys[order]
+    keys = []
+    for index in range(len(counts)):
+        columns = np.asarray(load(index)[:, band * width : (band + 1) * width], np.uint64)
+        hashed = np.zeros(len(columns), dtype=np.uint64)
+        for column in columns.T:
+            hashed = fold_in(hashed, column)
+        keys.append(hashed)
+    flat = np.concatenate(keys)[active]
+    order = np.argsort(flat, kind="stable")
+    ordered = flat[order]
     begins = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
     firsts = np.repeat(order[begins], np.diff(np.append(begins, order.size)))
     meets = firsts != order
     return list(zip(active[firsts[meets]].tolist(), active[order[meets]].tolist(), strict=True))
-
-
-def _hashed(columns: NDArray[np.uint32]) -> NDArray[np.uint64]:
-    keys = np.zeros(columns.shape[0], dtype=np.uint64)
-    for column in columns.T:
-        keys = fold_in(keys, column.astype(np.uint64))
-    return keys
 
 
 def _row(

@@ -309,7 +309,13 @@ def divide(files: Sequence[tuple[int, InputFile]], part_bytes: int) -> list[Part
     """
     parts: list[Part] = []
     waiting: list[Span] = []
-    for span in _spans(files, part_bytes):
+    spans: list[Span] = []
+    for source, file in files:
+        count = max(1, round(file.num_bytes / part_bytes)) if file.splittable else 1
+        edges = [file.num_bytes * index // count for index in range(count)]
+        for begin, end in zip(edges, [*edges[1:], None], strict=True):
+            spans.append(Span(source=source, file=file, begin=begin, end=end))
+    for span in spans:
         total = sum(each.num_bytes for each in waiting)
         # Half of the new span over the mark is as close as half of it under.
         if waiting and (
@@ -321,14 +327,6 @@ def divide(files: Sequence[tuple[int, InputFile]], part_bytes: int) -> list[Part
     if waiting:
         parts.append(Part(index=len(parts), spans=tuple(waiting)))
     return parts
-
-
-def _spans(files: Sequence[tuple[int, InputFile]], part_bytes: int) -> Iterator[Span]:
-    for source, file in files:
-        count = max(1, round(file.num_bytes / part_bytes)) if file.splittable else 1
-        edges = [file.num_bytes * index // count for index in range(count)]
-        for begin, end in zip(edges, [*edges[1:], None], strict=True):
-            yield Span(source=source, file=file, begin=begin, end=end)
 
 
 def inputs_fingerprint(files: Sequence[tuple[int, InputFile]]) -> str:

@@ -21,7 +21,7 @@ from pipelines.cluster import map_tasks
 from pipelines.errors import redacted
 from pipelines.stage import StageContext
 from pipelines.stages import CORPUS
-from pipelines.stages.corpus.cleaning import check_codes, language_of, split_sentences
+from pipelines.stages.corpus.cleaning import language_of, split_sentences
 from pipelines.stages.corpus.selection import (
     KEY_TYPE,
     NUM_HASHES,
@@ -29,7 +29,6 @@ from pipelines.stages.corpus.selection import (
     check_division,
     content_hash,
     copies,
-    document_id,
     find_near,
     find_repeated,
     heldout_draws,
@@ -71,7 +70,6 @@ def build_corpus(settings: CorpusSettings, context: StageContext) -> Artifact:
     dropped, and why. Raises UserError if a source cannot be read, or its documents cannot be
     divided as `heldout_fraction` asks.
     """
-    check_codes(settings.cleaning.languages)
     paths = [path for source in settings.sources for path in getattr(source, "paths", ())]
     resolved = list(map(resolve, settings.sources))
     settings = settings.model_copy(update={"sources": tuple(source for source, _ in resolved)})
@@ -98,7 +96,9 @@ def _build(
     draft: Draft,
 ) -> Built:
     num_bytes = sum(file.num_bytes for _, file in files)
-    target = _shard_bytes(num_bytes, settings.shard_megabytes)
+    target = min(max(num_bytes // 64, MEGABYTE), 64 * MEGABYTE)
+    if settings.shard_megabytes is not None:
+        target = int(settings.shard_megabytes * MEGABYTE)
     parts = divide(files, target)
     work = draft.workspace()
     names = map_tasks(
@@ -147,13 +147,6 @@ def _build(
     return Built(shards, statistics)
 
 
-def _shard_bytes(total_bytes: int, shard_megabytes: float | None) -> int:
-    """Bytes of input per shard: what was asked for, or a 64th of all from 1 to 64 MB."""
-    if shard_megabytes is not None:
-        return int(shard_megabytes * MEGABYTE)
-    return min(max(total_bytes // 64, MEGABYTE), 64 * MEGABYTE)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ScreenedFile:
     """A screened file, the number of the shard it becomes, and what of it stays."""
@@ -199,7 +192,7 @@ def _documents(
                 continue
             content = content_hash(raw.text)
             sentences = raw.sentences or split_sentences(raw.text)
-            identifier = document_id(content, raw.group, raw.piece)
+            identifier = content if raw.group is None else f"{raw.group}.{raw.piece:06d}"
             yield Document(identifier, raw.label, list(sentences)), content
 
 

@@ -92,9 +92,12 @@ def records_of_file(path: str, form: Form, source: LabelledFile) -> Iterator[Rec
             yield Record(place, title, _squad_fields(name, question))
         return
     if kind == "conll":
-        for line, words, tags in tagged_sentences(
-            path, source.encoding, source.text_column, source.label_column
-        ):
+        if source.text_column or source.label_column:
+            raise UserError(
+                f"{path} has words in its first column and tags in its last; leave out text_column "
+                "and label_column, or write a file of two columns"
+            )
+        for line, words, tags in tagged_sentences(path, source.encoding):
             yield Record(f"line {line:,}", "", {"words": words, "tags": tags})
         return
     table = open_table(path, source)

@@ -64,6 +64,21 @@ class LabelledColumns(Settings):
     )
     seed: int = Field(default=0, ge=0, description="Seed of the split.")
 
+    @property
+    def parts(self) -> tuple[str, str]:
+        """What to learn from and what to evaluate on, which may be empty."""
+        raise NotImplementedError
+
+    @model_validator(mode="after")
+    def _is_held_out(self) -> Self:
+        train, heldout = self.parts
+        if train and train == heldout:
+            raise ValueError(
+                f"{train} is named to train on and to be held out; leave out the second, and a "
+                "share of the items is held out"
+            )
+        return self
+
 
 class _FilePlace(Settings):
     """Comes before the columns in a form, as do all bases named after them."""
@@ -83,15 +98,6 @@ class _FilePlace(Settings):
 class LabelledFile(TableSettings, LabelledColumns, _FilePlace):
     """Labelled data in files: tables, CoNLL's columns, SQuAD's JSON, as the family reads them."""
 
-    @model_validator(mode="after")
-    def _is_held_out(self) -> Self:
-        if self.path and self.path == self.heldout_path:
-            raise ValueError(
-                "path and heldout_path are the same file; leave out heldout_path, and a share of "
-                "the items is held out"
-            )
-        return self
-
     @property
     def place(self) -> str:
         """What an error calls it."""
@@ -99,7 +105,6 @@ class LabelledFile(TableSettings, LabelledColumns, _FilePlace):
 
     @property
     def parts(self) -> tuple[str, str]:
-        """The file to learn from and the one to evaluate on, which may be empty."""
         return self.path, self.heldout_path
 
 
@@ -127,15 +132,6 @@ class _DatasetPlace(Settings):
 class LabelledDataset(LabelledColumns, _DatasetPlace):
     """Labelled data of a Hugging Face dataset; classes are called by their names."""
 
-    @model_validator(mode="after")
-    def _is_held_out(self) -> Self:
-        if self.split == self.heldout_split:
-            raise ValueError(
-                f"split and heldout_split are both {self.split}; leave out heldout_split, and a "
-                "share of the items is held out"
-            )
-        return self
-
     @property
     def place(self) -> str:
         """What an error calls it."""
@@ -143,7 +139,6 @@ class LabelledDataset(LabelledColumns, _DatasetPlace):
 
     @property
     def parts(self) -> tuple[str, str]:
-        """The split to learn from and the one to evaluate on, which may be empty."""
         return self.split, self.heldout_split
 
 

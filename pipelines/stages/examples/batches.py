@@ -145,16 +145,10 @@ class ExampleReader:
     def _open_all(self, names: list[str]) -> list["_Shard"]:
         """The shards of these names; what a remote store holds is fetched several at a time."""
         missing = [name for name in dict.fromkeys(names) if name not in self._open]
-        if missing and not self._examples.is_local:
-            with ThreadPoolExecutor(_THREADS) as pool:
-                self._open.update(zip(missing, pool.map(self._opened, missing), strict=True))
-        for name in missing:
-            if name not in self._open:
-                self._open[name] = self._opened(name)
+        with ThreadPoolExecutor(1 if self._examples.is_local else _THREADS) as pool:
+            shards = pool.map(lambda name: _Shard(self._examples.local(name)), missing)
+            self._open.update(zip(missing, shards, strict=True))
         return [self._open[name] for name in names]
-
-    def _opened(self, name: str) -> "_Shard":
-        return _Shard(self._examples.local(name))
 
 
 class _Shard:

@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from bert_core.masking import MaskedTokens
-from pipelines.stages.corpus.selection import group_of
 from pipelines.stages.corpus.shards import read_batches
 from pipelines.stages.examples.settings import ExampleSet, ExampleSettings
 from pipelines.stages.vocabulary.encoding import SentenceEncoder
+from pipelines.store import Artifact
 
 FORMAT_VERSION: Final = "2"
 VOCABULARY_FILES: Final = ("vocab.txt", "tokenizer_config.json")  # beside the shards
@@ -38,10 +38,9 @@ class Examples:
     is_random_next: NDArray[np.bool_] | None = None  # [B]
 
 
-def example_schema(
-    settings: ExampleSettings, split: ExampleSet, vocabulary: str, vocab_size: int
-) -> pa.Schema:
+def example_schema(settings: ExampleSettings, split: ExampleSet, vocabulary: Artifact) -> pa.Schema:
     """The Arrow schema of `split`; its metadata names the fingerprint of the `vocabulary`."""
+    vocab_size = vocabulary.statistics["size"]
     fields = [
         ("input_ids", pa.list_(id_type(vocab_size))),
         ("segment_b_start", pa.uint16()),
@@ -55,7 +54,7 @@ def example_schema(
         fields.append(("replaced", pa.list_(replacement)))
     metadata = {
         "format_version": FORMAT_VERSION,
-        "vocabulary": vocabulary,
+        "vocabulary": vocabulary.fingerprint,
         "objective": settings.objective,
         "max_tokens": str(max_tokens),
         "seed": str(settings.seed),
@@ -234,7 +233,8 @@ def _encode_batch(
     per_document = pc.list_value_length(sentences).to_numpy(zero_copy_only=False)
     document = np.repeat(np.arange(batch.num_rows), per_document)
     kept = np.bincount(document[lengths > 0], minlength=batch.num_rows)
-    groups = [int(group_of(each)[:16], 16) for each in batch.column("id").to_pylist()]
+    # An id begins with the hash that the pieces of a document share.
+    groups = [int(each[:16], 16) for each in batch.column("id").to_pylist()]
     lists = pa.ListArray.from_arrays(
         _offsets(kept[kept > 0]),
         pa.ListArray.from_arrays(

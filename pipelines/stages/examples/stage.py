@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
 
 from bert_core.masking import MaskedTokens, mask_tokens
 from bert_core.randomness import random_bits
@@ -288,7 +287,7 @@ def encode(corpus: Artifact, vocabulary: Artifact, work: Workspace, name: str) -
     def write(path: Path) -> dict[str, Any]:
         return write_token_shard(corpus.local(name), path, _encoder_of(vocabulary))
 
-    return work.once(tokens_name(name), write)
+    return work.once(f"tokens-{name}", write)
 
 
 def make_examples(
@@ -302,7 +301,7 @@ def make_examples(
         masked, is_random = None, examples.is_random_next
         if settings.has_static_masks(shard.split):
             masked = _masked(settings, shard, examples, tokenizer)
-        schema = _schema(settings, vocabulary, shard.split)
+        schema = example_schema(settings, shard.split, vocabulary)
         write_examples(path, examples, masked, schema, mask_id=tokenizer.mask_id)
         return {
             "examples": examples.lengths.size,
@@ -330,7 +329,7 @@ def cut_shard(
                 read_example_batch(file).slice(first, after - first)
                 for file, (_, first, after) in zip(files, shard.rows, strict=True)
             ]
-            write_slices(path, slices, _schema(settings, vocabulary, shard.split))
+            write_slices(path, slices, example_schema(settings, shard.split, vocabulary))
             lengths = (each.column("input_ids").value_lengths() for each in slices)
             return {
                 "examples": sum(each.num_rows for each in slices),
@@ -338,10 +337,6 @@ def cut_shard(
             }
 
     return draft.once(shard.name, write)
-
-
-def tokens_name(corpus_shard: str) -> str:
-    return f"tokens-{corpus_shard}"
 
 
 def _examples(
@@ -353,7 +348,7 @@ def _examples(
     special = SpecialIds(cls=tokenizer.cls_id, sep=tokenizer.sep_id)
     max_tokens = settings.max_tokens_of(shard.split)
     with ExitStack() as stack:
-        files = [stack.enter_context(work.local(tokens_name(name))) for name in shard.pool]
+        files = [stack.enter_context(work.local(f"tokens-{name}")) for name in shard.pool]
         pool = [read_token_shard(file) for file in files]
         if settings.objective == "mlm":
             return full_sentences(pool[0], special, max_tokens=max_tokens)
@@ -396,10 +391,6 @@ def _masked(
         positions=np.concatenate([each.positions for each in done]),
         labels=np.concatenate([each.labels for each in done]),
     )
-
-
-def _schema(settings: ExampleSettings, vocabulary: Artifact, split: ExampleSet) -> pa.Schema:
-    return example_schema(settings, split, vocabulary.fingerprint, vocabulary.statistics["size"])
 
 
 def _encoder_of(vocabulary: Artifact) -> SentenceEncoder:

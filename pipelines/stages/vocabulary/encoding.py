@@ -60,7 +60,9 @@ class SentenceEncoder:
         """The row of each word; new words are encoded first."""
         new = [word for word in words if word not in self._row_of_word]
         if new:
-            ids, counts = _encoded(self.tokenizer, [word.decode() for word in new])
+            encoded = self.tokenizer.encode_batch([word.decode() for word in new])
+            counts = np.fromiter(map(len, encoded), np.int64, len(encoded))
+            ids = np.fromiter(chain.from_iterable(encoded), np.uint32, int(counts.sum()))
             self._row_of_word.update(zip(new, count(self._counts.size), strict=False))
             self._begins = np.append(self._begins, self._ids.size + np.cumsum(counts) - counts)
             self._counts = np.append(self._counts, counts)
@@ -79,15 +81,6 @@ def word_edges(text: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[n
     differs |= kinds == _PUNCTUATION
     differs[offsets[offsets < kinds.size]] = True
     return np.append(np.flatnonzero(differs), kinds.size).astype(np.int32)
-
-
-def _encoded(
-    tokenizer: WordPieceTokenizer, texts: list[str]
-) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """Ids of all texts in a row, and the number of tokens of each."""
-    encoded = tokenizer.encode_batch(texts)
-    counts = np.fromiter(map(len, encoded), np.int64, len(encoded))
-    return np.fromiter(chain.from_iterable(encoded), np.uint32, int(counts.sum())), counts
 
 
 def _spread_other_scripts(

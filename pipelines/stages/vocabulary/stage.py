@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -67,14 +67,10 @@ def counted_words(
     whole: Counter[str] = Counter()
     num_forgotten = 0
     for name in names:  # in the order of the shards: what is forgotten is the same in any run
-        with work.local(_counts_name(name)) as path:
+        with work.local(f"{name}.counts") as path:
             whole.update(json.loads(path.read_text("utf-8")))
         num_forgotten += prune(whole)
     return whole, num_forgotten
-
-
-def _counts_name(shard: str) -> str:
-    return f"{shard}.counts"
 
 
 def _count_shard(
@@ -87,7 +83,7 @@ def _count_shard(
         path.write_text(json.dumps(counts, sort_keys=True), "utf-8")
         return {}
 
-    work.once(_counts_name(name), write)
+    work.once(f"{name}.counts", write)
 
 
 def count_words(shard: Path, normalization: Normalization) -> Counter[str]:
@@ -193,15 +189,11 @@ def learn_tokens(
     )
     tokenizer = Tokenizer(WordPiece(unk_token=UNK))
     tokenizer.pre_tokenizer = WhitespaceSplit()
-    tokenizer.train_from_iterator(_repeated(counts), trainer)
+    scale = min(1.0, _MAX_TOTAL / max(1, sum(counts.values())))
+    words = (f"{word} " * round(counts[word] * scale) for word in sorted(counts))
+    tokenizer.train_from_iterator(words, trainer)
     vocabulary = tokenizer.get_vocab()
     return sorted(vocabulary, key=vocabulary.__getitem__)
-
-
-def _repeated(counts: Mapping[str, int]) -> Iterator[str]:
-    scale = min(1.0, _MAX_TOTAL / max(1, sum(counts.values())))
-    for word in sorted(counts):
-        yield f"{word} " * round(counts[word] * scale)
 
 
 Inputs = dict[str, Artifact | str]
@@ -235,7 +227,19 @@ def import_vocabulary(
     `lowercase` is needed where no settings lie beside the vocabulary. Raises UserError, naming the
     file, where it cannot be read or follows other rules than BERT's.
     """
-    tokenizer = _tokenizer_at(Path(path), lowercase)
+    path = Path(path)
+    try:
+        if path.is_dir():
+            tokenizer = WordPieceTokenizer.from_directory(path, lowercase=lowercase)
+        else:
+            tokens = read_tokens(path)
+            if lowercase is None:
+                raise ValueError(
+                    f"{path} does not say whether it is uncased; say it with --uncased or --cased"
+                )
+            tokenizer = WordPieceTokenizer(tokens, Normalization(lowercase=lowercase))
+    except (ValueError, OSError) as error:
+        raise UserError(f"{path} is no vocabulary of BERT's kind: {error}") from error
     files = tokenizer.files()
     digest = hashlib.sha256("".join(files[name] for name in sorted(files)).encode()).hexdigest()
 
@@ -245,20 +249,6 @@ def import_vocabulary(
         )
 
     return _artifact(context, {}, {"files": digest}, build)
-
-
-def _tokenizer_at(path: Path, lowercase: bool | None) -> WordPieceTokenizer:
-    try:
-        if path.is_dir():
-            return WordPieceTokenizer.from_directory(path, lowercase=lowercase)
-        tokens = read_tokens(path)
-        if lowercase is None:
-            raise ValueError(
-                f"{path} does not say whether it is uncased; say it with --uncased or --cased"
-            )
-        return WordPieceTokenizer(tokens, Normalization(lowercase=lowercase))
-    except (ValueError, OSError) as error:
-        raise UserError(f"{path} is no vocabulary of BERT's kind: {error}") from error
 
 
 def _taken_over(reference: str, context: StageContext) -> Artifact:

@@ -76,12 +76,6 @@ def test_of_a_cluster_of_near_duplicates_the_first_stays_across_files():
     ]
 
 
-def test_unrelated_documents_are_not_near_duplicates():
-    signatures = np.stack([signature(invented_text(seed, 20)) for seed in range(300)])
-    (found,) = find_near(lambda index: signatures, [np.zeros(300, dtype=bool)], 0.8)
-    assert not found.any()
-
-
 def test_an_unknown_language_code_is_refused():
     with pytest.raises(UserError, match=r"does not know 'english'; choose among .*\ben\b"):
         check_codes(["de", "english"])

@@ -82,15 +82,11 @@ def test_hard_wrapped_lines_are_joined_where_that_is_said(tmp_path):
     path.write_text("A line that\ngoes on.\n\nNext paragraph\nhere.\n")
     assert texts(path, "file", hard_wrapped=True) == ["A line that goes on.\nNext paragraph here."]
     assert texts(path, "file") == ["A line that\ngoes on.\n\nNext paragraph\nhere."]
+    # Scripts without blanks gain none.
+    path.write_text("我来到\n北京。\n\nประเทศ\nไทย\nand here\n日本\n", encoding="utf-8")
+    assert texts(path, "file", hard_wrapped=True) == ["我来到北京。\nประเทศไทย and here 日本"]
     with pytest.raises(ValidationError, match="with layout=line each line stands for itself"):
         TextFiles(layout="line", hard_wrapped=True)
-
-
-def test_scripts_without_blanks_gain_none_where_lines_are_joined(tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_text("我来到\n北京。\n\nประเทศ\nไทย\nand here\n日本\n", encoding="utf-8")
-    found = texts(path, "file", hard_wrapped=True)
-    assert found == ["我来到北京。\nประเทศไทย and here 日本"]
 
 
 @pytest.mark.parametrize(
@@ -108,14 +104,10 @@ def test_compressed_files_are_opened_and_labelled_by_their_inner_name(tmp_path, 
     assert first.label == "book"
 
 
-def small_pieces(monkeypatch):
+def test_a_document_that_is_too_long_comes_in_pieces_of_one_group(tmp_path, monkeypatch):
     cut = partial(reading.cut_documents, piece_bytes=1000)
     monkeypatch.setattr(reading, "cut_documents", cut)
     monkeypatch.setattr(reading, "_BLOCK_BYTES", 300)
-
-
-def test_a_document_that_is_too_long_comes_in_pieces_of_one_group(tmp_path, monkeypatch):
-    small_pieces(monkeypatch)
     path = tmp_path / "long.txt"
     lines = [f"Line {number} with some words in it." for number in range(200)]
     path.write_text("\n".join(lines))
@@ -125,12 +117,7 @@ def test_a_document_that_is_too_long_comes_in_pieces_of_one_group(tmp_path, monk
     assert found[0].group is not None
     assert [document.piece for document in found] == list(range(len(found)))
     assert "\n".join(document.text.strip() for document in found).split("\n") == lines
-
-
-def test_a_line_without_end_is_cut_between_letters(tmp_path, monkeypatch):
-    small_pieces(monkeypatch)
-    path = tmp_path / "long.txt"
-    path.write_text("é" * 5000, encoding="utf-8")
+    path.write_text("é" * 5000, encoding="utf-8")  # cut between letters
     assert "".join(texts(path, "line")) == "é" * 5000
 
 

@@ -95,11 +95,9 @@ def test_words_that_are_split_already_are_tagged_in_whole_files_too(
 ) -> None:
     tagger = registered_tagger(models, tmp_path)
     sentences = [["Ada", "wrote,to"], ["Charles"]]
-    rows = [{"split": words, "tags": ["O"] * len(words)} for words in sentences]
+    rows = [{"words": words, "tags": ["O"] * len(words)} for words in sentences]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    settings = BatchSettings(
-        model=f"tagger/{tagger.version}", files=(str(tmp_path / "a.jsonl"),), text_column="split"
-    )
+    settings = BatchSettings(model=f"tagger/{tagger.version}", files=(str(tmp_path / "a.jsonl"),))
     made = build_predictions(settings, models.tracker, own_context(models, tmp_path))
     found = pq.read_table(made.local("part-00000-00000.parquet")).to_pydict()
     assert found["words"] == sentences
@@ -173,7 +171,6 @@ def test_shards_have_one_schema_whatever_their_rows_lack(models: Models, tmp_pat
     assert found["words"] == [["a", "b"], ["5"], ["c", "d"], ["e"]]
 
 
-@pytest.mark.slow  # Ray starts twice
 def test_pairs_and_texts_are_not_answered_together(tmp_path: Path) -> None:
     for name, row in (("a", {"text": "a", "second_text": "b"}), ("b", {"text": "c"})):
         (tmp_path / f"{name}.jsonl").write_text(json.dumps(row))
@@ -184,7 +181,7 @@ def test_pairs_and_texts_are_not_answered_together(tmp_path: Path) -> None:
         _columns_asked(question, BatchSettings(), paths)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # Ray starts twice
 def test_files_and_answers_may_lie_in_an_object_store(
     models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,8 +222,11 @@ def ray_of_its_own() -> Iterator[None]:
         ({"text_column": "review"}, "has no column 'review'"),
         ({"files": ("{here}",), "out": "{here}/answers"}, "would be asked at the next run"),
         ({"second_text_column": "b"}, "this model reads one text"),
-        ({"files": ("{gap}",)}, "row 1 of .*, counted from 0, has no text; fill it"),
-        ({"files": ("{list}",)}, "row 1 of .*, counted from 0: text must be a text, found"),
+        ({"files": ("{here}/gap.csv",)}, "row 1 of .*, counted from 0, has no text; fill it"),
+        (
+            {"files": ("{here}/list.jsonl",)},
+            "row 1 of .*, counted from 0: text must be a text, found",
+        ),
         ({"out": "no-such-scheme://bucket/x"}, "answers cannot be copied to no-such-scheme://"),
         ({"model": "nobody@champion"}, "no model 'nobody' with the alias"),
     ],
@@ -239,10 +239,7 @@ def test_what_cannot_be_answered_is_said_in_a_sentence(
     (tmp_path / "gap.csv").write_text("text,other\none,1\n,2\n")
     (tmp_path / "list.jsonl").write_text('{"text": "a"}\n{"text": ["a", "b"]}\n')
     if "{here}" in str(settings):
-        settings = {"files": (str(tmp_path),), "out": str(tmp_path / "answers")}
-    for name, file in (("{gap}", "gap.csv"), ("{list}", "list.jsonl")):
-        if name in str(settings):
-            settings = {"files": (str(tmp_path / file),)}
+        settings = json.loads(json.dumps(settings).replace("{here}", str(tmp_path)))
     with pytest.raises(UserError, match=sentence):
         build_predictions(
             BatchSettings(**usual | settings), models.tracker, own_context(models, tmp_path)

@@ -1,6 +1,5 @@
 """What the command line, a file or standard input asks of a model, and what is answered."""
 
-import io
 import json
 from pathlib import Path
 
@@ -97,55 +96,30 @@ def test_a_file_is_answered_row_by_row_and_its_columns_come_out_as_they_went_in(
     assert [(row["s1"], row["s2"]) for row in answers] == [("a", "x"), ("b c", "y z")]
 
 
-@pytest.mark.parametrize("name", ["words", "split"])
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
 def test_words_that_are_split_already_are_tagged_as_they_were_learned(
-    models: Path, tmp_path: Path, name: str, suffix: str, capsys: pytest.CaptureFixture[str]
+    models: Path, tmp_path: Path, suffix: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = models / "token_classification"
     model, tokenizer = load_model(folder), WordPieceTokenizer.from_directory(folder)
     items = Items([{"words": words, "tags": ["O"] * len(words)} for words in SENTENCES])
     learned = family("tagging").answers(model, tokenizer, items, Reading(32)).values
     gold = [["O"] * len(words) for words in SENTENCES]
-    table = pa.table({"text": ["x", "y"], name: SENTENCES, "tags": gold})
+    table = pa.table({"text": ["x", "y"], "words": SENTENCES, "tags": gold})
     path = tmp_path / f"in.{suffix}"
     if suffix == "parquet":
         pq.write_table(table, path)
     else:
         path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
     asked = ["predict", "--file", str(path), "--home", str(tmp_path), "--json"]
-    if name == "split":
-        asked += ["--text-column", name]
     assert run([*asked, "--model", str(folder)]) == DONE
     answered = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["predicted_tags"] for row in answered] == learned
-    assert [row[name] for row in answered] == SENTENCES
+    assert [row["words"] for row in answered] == SENTENCES
     assert [row["tags"] for row in answered] == gold
     alone = answer_table(model, tokenizer, {"text": ["ab e", None], "words": [None, SENTENCES[1]]})
     assert alone["words"] == [["ab", "e"], SENTENCES[1]]
     assert alone["tags"][1] == learned[1]
-
-
-@pytest.mark.parametrize(
-    ("head", "line", "arguments"),
-    [
-        ("multiple_choice", "a\tb\tc d\n", ["a", "b", "c d"]),
-        ("span_prediction", "a\tb c d\n", ["a", "b c d"]),
-        ("span_prediction", "a\tb c\td\n", ["a", "b c\td"]),
-        ("token_classification", "ab c\n", ["ab c"]),
-    ],
-)
-def test_standard_input_asks_what_arguments_ask(
-    models: Path, tmp_path: Path, head: str, line: str, arguments: list[str],
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    named = ["--model", str(models / head), "--home", str(tmp_path), "--json"]
-    assert run(["predict", *arguments, *named]) == DONE
-    expected = capsys.readouterr().out
-    typed = io.TextIOWrapper(io.BytesIO(line.encode()))
-    monkeypatch.setattr("sys.stdin", typed)
-    assert run(["predict", *named]) == DONE
-    assert capsys.readouterr().out == expected
 
 
 @pytest.mark.parametrize("nothing", [None, float("nan"), pd.NA])
@@ -205,11 +179,3 @@ def test_mistakes_are_told(
     filled = [argument.replace("{models}", str(models)) for argument in arguments]
     assert run([*filled, "--home", str(tmp_path)]) == MISTAKE
     assert message in capsys.readouterr().err
-
-
-def test_bytes_that_are_no_utf_8_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"one\na caf\xe9\n")))
-    assert run(["predict"]) == MISTAKE
-    assert "line 2 of standard input is not UTF-8" in capsys.readouterr().err

@@ -128,9 +128,10 @@ def test_columns_of_conll_in_any_number_parted_by_blanks_or_tabs(tmp_path: Path)
         {"words": ["EU", "rejects"], "tags": ["B-ORG", "O"]},
         {"words": ["Peter", "Blackburn"], "tags": ["B-PER", "I-PER"]},
     ]
-    assert items(path, "tagging", label_column="2")[0]["tags"] == ["NNP", "VBZ"]
-    tabs = "1\tNew York\tB-LOC\n2\t#\tO\n \t\n\n3\t!\tO\n"
-    assert items(written(tmp_path / "a.conll", tabs), "tagging", text_column="2") == [
+    with pytest.raises(UserError, match="words in its first column and tags in its last; leave"):
+        items(path, "tagging", label_column="2")
+    tabs = "New York\t_\tB-LOC\n#\t_\tO\n \t\n\n!\t_\tO\n"
+    assert items(written(tmp_path / "a.conll", tabs), "tagging") == [
         {"words": ["New York", "#"], "tags": ["B-LOC", "O"]},
         {"words": ["!"], "tags": ["O"]},
     ]
@@ -157,12 +158,6 @@ def test_faults_of_conll_are_named(lines: str, message: str, tmp_path: Path) -> 
     path = written(tmp_path / "a.conll", lines + "\n")
     with pytest.raises(UserError, match=message):
         items(path, "tagging")
-
-
-def test_columns_of_conll_are_named_by_their_number(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.conll", "a O\n")
-    with pytest.raises(UserError, match=r"by their number from 1 to 2, found 'ner'"):
-        items(path, "tagging", label_column="ner")
 
 
 @pytest.mark.parametrize(
