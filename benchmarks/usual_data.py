@@ -53,7 +53,7 @@ class Pairs(Dataset):
 
     def __init__(self, examples: Artifact) -> None:
         reader = ExampleReader(examples, "train")
-        self._rows = reader.rows(0, np.arange(reader.pass_sizes[0]))
+        self._rows = reader.rows([(0, np.arange(reader.pass_sizes[0]))])
         self._starts = np.cumsum(self._rows.lengths) - self._rows.lengths
         self.mean_tokens = float(self._rows.lengths.mean())
 

@@ -305,19 +305,6 @@ def tagged_sentences(path: str, encoding: str) -> Iterator[tuple[int, list[str],
 
 
 @contextmanager
-def _whole_file(path: str) -> Iterator[None]:
-    """Say in a UserError that the file is damaged, whatever Arrow calls it."""
-    import pyarrow as pa
-
-    try:
-        yield
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        if isinstance(error, OSError) and (type(error) is not OSError or error.errno is not None):
-            raise  # of the disk or the network: Arrow's own have neither a kind nor a number
-        raise UserError(f"{path} is not a whole Parquet file ({error}); fetch it again") from error
-
-
-@contextmanager
 def open_parquet(
     path: str, columns: list[str] | None = None, is_read: Callable[[int], bool] | None = None
 ) -> Iterator[tuple["pa.Schema", Iterator["pa.RecordBatch"]]]:
@@ -326,23 +313,31 @@ def open_parquet(
     Of `columns` and the row groups whose first byte `is_read` accepts, or all. Raises UserError for
     a file that is none, or not whole.
     """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with open_binary(path) as stream, _whole_file(path):
+    def is_chosen(row_group: Any) -> bool:
+        column = row_group.column(0)
+        first_byte = int(column.dictionary_page_offset or column.data_page_offset)
+        return is_read is None or is_read(first_byte)
+
+    with open_binary(path) as stream:
         check_is_no_pointer(stream.read(SAMPLE_BYTES), path)
         stream.seek(0)
-        file = pq.ParquetFile(stream, buffer_size=_BUFFER_BYTES)
-        groups = [
-            index
-            for index in range(file.num_row_groups)
-            if is_read is None or is_read(_first_byte(file.metadata.row_group(index)))
-        ]
-        yield file.schema_arrow, file.iter_batches(_ROWS_AT_ONCE, groups, columns)
-
-
-def _first_byte(row_group: Any) -> int:
-    column = row_group.column(0)
-    return int(column.dictionary_page_offset or column.data_page_offset)
+        try:
+            file = pq.ParquetFile(stream, buffer_size=_BUFFER_BYTES)
+            groups = [
+                index
+                for index in range(file.num_row_groups)
+                if is_chosen(file.metadata.row_group(index))
+            ]
+            yield file.schema_arrow, file.iter_batches(_ROWS_AT_ONCE, groups, columns)
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            if isinstance(error, OSError) and (type(error) is not OSError or error.errno):
+                raise  # of the disk or the network: Arrow's own have neither a kind nor a number
+            raise UserError(
+                f"{path} is not a whole Parquet file ({error}); fetch it again"
+            ) from error
 
 
 def is_nothing(value: Any) -> bool:

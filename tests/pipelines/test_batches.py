@@ -108,7 +108,7 @@ def test_passes_take_turns_as_epochs(small_corpus, small_vocabulary, small_conte
     assert epoch_of(reader, first) == (1, 0)
     assert epoch_of(reader, first + second + 5) == (2, 5)
     assert epoch_of(reader, 2 * first + second) == (3, 0)
-    fresh = [reader.rows(number, np.arange(5)).input_ids.tolist() for number in (0, 1)]
+    fresh = [reader.rows([(number, np.arange(5))]).input_ids.tolist() for number in (0, 1)]
     assert fresh[0] != fresh[1]
     assert ExampleReader(examples, "heldout").pass_sizes[0] > 0
 

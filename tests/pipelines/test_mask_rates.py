@@ -37,7 +37,9 @@ def test_a_rate_changes_how_many_are_masked_and_nothing_else(small_examples):
     def step_of(rate: float | None):
         masks = None
         if rate is not None:
-            masks = PretrainingSettings(mask_fraction=rate).masking_at(0, reader.masking_config)
+            masks = PretrainingSettings(mask_fraction=rate).masking_at(
+                0, reader.settings.masking_config()
+            )
         return dict(
             micro_batches(
                 reader, seed=0, step=3, global_batch_size=20, micro_batch_size=20, masking=masks

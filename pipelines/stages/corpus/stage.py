@@ -247,7 +247,6 @@ def _objection(raw: RawDocument, cleaning: CleaningSettings) -> str | None:
 
 
 def _read_keys(work: Workspace, name: str) -> NDArray[np.void]:
-    """Keys of the documents in the file `name`, in order."""
     return np.frombuffer(work.read(f"{name}.keys"), dtype=KEY_TYPE)
 
 

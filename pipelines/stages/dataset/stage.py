@@ -60,11 +60,10 @@ def build_dataset(
         libraries = (*libraries, "datasets")
         inputs = {**inputs_of(source, family)}
         where = {"dataset": "", "revision": None}
-    elif isinstance(source, LabelledFile):
+    else:
+        assert isinstance(source, LabelledFile), "without labels there is no dataset to build"
         inputs = {**inputs_of(source, family)}
         where = {"path": "", "heldout_path": "given" if source.heldout_path else ""}
-    else:
-        raise UserError("dataset.source is of kind 'none'; name a file or a dataset")
     if isinstance(family, RowTask):
         inputs["task"] = hashlib.sha256(family.model.source.encode()).hexdigest()
     name = family_module(settings.family)

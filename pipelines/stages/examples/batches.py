@@ -93,10 +93,6 @@ class ExampleReader:
         files = self._examples.manifest.files
         return sum(files[name].figures["tokens"] for names in self._passes for name in names)
 
-    @property
-    def masking_config(self) -> MaskingConfig:
-        return self.settings.masking_config()
-
     @cached_property
     def maskable(self) -> MaskableVocabulary:
         """What masking has to know of the vocabulary that the examples are written in."""
@@ -105,11 +101,7 @@ class ExampleReader:
                 (Path(folder) / name).write_bytes(self._examples.local(name).read_bytes())
             return WordPieceTokenizer.from_directory(folder).maskable()
 
-    def rows(self, pass_number: int, indices: NDArray[np.int64]) -> Rows:
-        """The examples at `indices` of a pass, in this order."""
-        return self.rows_of([(pass_number, indices)])
-
-    def rows_of(self, groups: Sequence[tuple[int, NDArray[np.int64]]]) -> Rows:
+    def rows(self, groups: Sequence[tuple[int, NDArray[np.int64]]]) -> Rows:
         """The examples of each group, a pass and indices, one group after the other."""
         names: list[str] = []
         offsets: list[int] = []
@@ -226,7 +218,7 @@ def evaluation_batches(
     for number in range(rank, -(-count // per_batch), world_size):
         indices = order[number * per_batch : (number + 1) * per_batch]
         keys = random_bits(0, "masks of evaluation", indices)
-        yield number, _batch(reader, reader.rows(0, indices), keys)
+        yield number, _batch(reader, reader.rows([(0, indices)]), keys)
 
 
 def num_evaluation_batches(
@@ -297,7 +289,7 @@ def _training_batch(
         groups.append((pass_number, indices))
         keys.append(random_bits(seed, "masking", epoch, indices))
         first += count
-    return _batch(reader, reader.rows_of(groups), np.concatenate(keys), masking)
+    return _batch(reader, reader.rows(groups), np.concatenate(keys), masking)
 
 
 def _batch(
@@ -312,7 +304,7 @@ def _batch(
             rows.input_ids,
             rows.lengths,
             keys,
-            config=masking or reader.masking_config,
+            config=masking or reader.settings.masking_config(),
             vocabulary=reader.maskable,
         )
         input_ids, positions, labels = masked.input_ids, masked.positions, masked.labels

@@ -143,7 +143,7 @@ class SentenceTable:
     groups: list[int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Pairs:
     """Token ranges of the examples: A in the shard itself, B in `pool[b_shard]`."""
 
@@ -182,15 +182,7 @@ class PairPlanner:
         for document in range(len(self._pool[0].groups)):
             self._plan_document(document, rows)
         columns = np.array(rows, dtype=np.int64).reshape(-1, 6).T
-        a_begin, a_length, b_shard, b_begin, b_length, is_random = columns
-        return Pairs(
-            a_begin=a_begin,
-            a_length=a_length,
-            b_shard=b_shard,
-            b_begin=b_begin,
-            b_length=b_length,
-            is_random=is_random.astype(np.bool_),
-        )
+        return Pairs(*columns[:5], is_random=columns[5].astype(np.bool_))
 
     def _plan_document(
         self, document: int, rows: list[tuple[int, int, int, int, int, bool]]

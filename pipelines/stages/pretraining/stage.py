@@ -203,7 +203,7 @@ def step_batches(
         micro_batch_size=phase.cut.micro_batch_size,
         rank=rank,
         world_size=world_size,
-        masking=settings.masking_at(step, reader.masking_config),
+        masking=settings.masking_at(step, reader.settings.masking_config()),
     )
 
 
