@@ -45,7 +45,7 @@ def evaluate_file(
     if items.labels and unknown:
         raise UserError(
             f"{reference} was not trained on the labels {', '.join(unknown[:5])} of "
-            f"{settings.place}; it knows {', '.join(items.labels)[:200]}"
+            f"{settings.parts[0]}; it knows {', '.join(items.labels)[:200]}"
         )
     answers = task.answers(model, tokenizer, items, Reading(model.config.max_position_embeddings))
     fingerprint = tags.get(FINGERPRINT_TAG)

@@ -11,10 +11,7 @@ from pipelines.stage import StageContext
 from pipelines.stages.corpus.settings import CorpusSettings, TextFiles
 from pipelines.stages.corpus.shards import read_documents
 from pipelines.stages.corpus.stage import build_corpus
-from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
-from pipelines.stages.dataset.stage import build_dataset
 from pipelines.store import ArtifactStore
-from pipelines.tracking.tracker import is_transient
 from tests.pipelines.small_data import invented_text
 
 
@@ -58,20 +55,3 @@ def test_a_full_disk_is_named_and_finished_files_are_kept(tmp_path, small_disk):
     assert (
         sum(1 for _ in read_documents(corpus, "train")) == corpus.statistics["train"]["documents"]
     )
-
-
-@pytest.mark.parametrize("size", ["12k", "20k", "28k", "36k"])
-def test_wherever_a_disk_is_full_it_is_one_sentence(tmp_path, small_disk, size):
-    """A few kilobytes: folders, notes and the manifest are written there, too."""
-    path = tmp_path / "labels.csv"
-    path.write_text("text,label\n" + "".join(f"text {n},{'ab'[n % 2]}\n" for n in range(60)))
-    settings = DatasetSettings(source=LabelledFile(path=str(path)))
-    subprocess.run(["mount", "-o", f"remount,size={size}", str(small_disk)], check=True)
-    context = StageContext(store=ArtifactStore(small_disk))
-    try:
-        build_dataset(settings, None, context)
-    except UserError as error:
-        assert "no room for" in str(error)
-        assert not is_transient(error)
-        subprocess.run(["mount", "-o", "remount,size=600k", str(small_disk)], check=True)
-        assert not build_dataset(settings, None, context).reused

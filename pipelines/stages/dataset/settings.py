@@ -99,11 +99,6 @@ class LabelledFile(TableSettings, LabelledColumns, _FilePlace):
     """Labelled data in files: tables, CoNLL's columns, SQuAD's JSON, as the family reads them."""
 
     @property
-    def place(self) -> str:
-        """What an error calls it."""
-        return self.path
-
-    @property
     def parts(self) -> tuple[str, str]:
         return self.path, self.heldout_path
 
@@ -131,11 +126,6 @@ class _DatasetPlace(Settings):
 
 class LabelledDataset(LabelledColumns, _DatasetPlace):
     """Labelled data of a Hugging Face dataset; classes are called by their names."""
-
-    @property
-    def place(self) -> str:
-        """What an error calls it."""
-        return self.dataset
 
     @property
     def parts(self) -> tuple[str, str]:

@@ -31,17 +31,12 @@ def test_other_documents_do_not_move_a_document_to_the_other_side():
     assert np.array_equal(first, second[:1000])
 
 
-@pytest.mark.parametrize("count", [4, 8, 20])
-def test_at_least_two_are_held_out(count):
-    threshold = heldout_threshold([groups(count)], 1e-9, seed=0)
-    assert (heldout_draws(groups(count), 0) <= threshold).sum() == 2
-
-
-@pytest.mark.parametrize("fraction", [0.5, 0.9, 0.999999])
-def test_at_least_two_are_left_to_learn_from(fraction):
-    for seed in range(40):
-        threshold = heldout_threshold([groups(5)], fraction, seed)
-        assert 2 <= (heldout_draws(groups(5), seed) <= threshold).sum() <= 3
+@pytest.mark.parametrize("count", [4, 5, 20])
+@pytest.mark.parametrize("fraction", [1e-9, 0.5, 0.999999])
+def test_at_least_two_are_held_out_and_two_are_left_to_learn_from(count, fraction):
+    for seed in range(20):
+        threshold = heldout_threshold([groups(count)], fraction, seed)
+        assert 2 <= (heldout_draws(groups(count), seed) <= threshold).sum() <= count - 2
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])

@@ -130,6 +130,3 @@ def test_without_the_library_the_remedy_is_said(tmp_path, monkeypatch, form):
     source = TextFiles(paths=(str(path),))
     with pytest.raises(UserError, match=r"not installed; install it: pip install 'bertsmith\[doc"):
         check_inputs(CorpusSettings(sources=(source,)))
-    _, (file,) = resolve(source)
-    with pytest.raises(UserError, match="need a library"):  # as on a node that lacks it alone
-        read_span(source, Span(source=0, file=file), Counter())

@@ -90,20 +90,6 @@ def test_every_row_of_every_file_is_answered_by_the_version_that_the_alias_named
     assert len(list((tmp_path / "answers").iterdir())) == 2  # no versions mix
 
 
-def test_words_that_are_split_already_are_tagged_in_whole_files_too(
-    models: Models, tmp_path: Path
-) -> None:
-    tagger = registered_tagger(models, tmp_path)
-    sentences = [["Ada", "wrote,to"], ["Charles"]]
-    rows = [{"words": words, "tags": ["O"] * len(words)} for words in sentences]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    settings = BatchSettings(model=f"tagger/{tagger.version}", files=(str(tmp_path / "a.jsonl"),))
-    made = build_predictions(settings, models.tracker, own_context(models, tmp_path))
-    found = pq.read_table(made.local("part-00000-00000.parquet")).to_pydict()
-    assert found["words"] == sentences
-    assert [len(tags) for tags in found["tags"]] == [2, 1]
-
-
 def test_any_number_of_workers_and_a_stop_between_give_the_same_bytes(
     models: Models, tmp_path: Path
 ) -> None:
@@ -169,6 +155,7 @@ def test_shards_have_one_schema_whatever_their_rows_lack(models: Models, tmp_pat
     found = pq.read_table(tmp_path / "answers").to_pydict()
     assert found["text"] == ["a b", "5", None, "e"]
     assert found["words"] == [["a", "b"], ["5"], ["c", "d"], ["e"]]
+    assert [len(tags) for tags in found["tags"]] == [2, 1, 2, 1]
 
 
 def test_pairs_and_texts_are_not_answered_together(tmp_path: Path) -> None:
