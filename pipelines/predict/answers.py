@@ -18,7 +18,6 @@ class Asked(NamedTuple):
 
     columns: Table
     own: Table
-    taken: dict[str, str]  # by the question's name of a column, that of the file
 
 
 def question_for(model: Model, called: str) -> Question:
@@ -52,7 +51,7 @@ def asked_of(
             column_of[name], [*table.columns], table.path, "--text-column or --second-text-column"
         )
     asked = {name: table.columns[theirs] for name, theirs in taken.items()}
-    return Asked(asked, table.columns, taken)
+    return Asked(asked, table.columns)
 
 
 def asked_of_texts(question: Question, texts: Sequence[str]) -> Asked:
@@ -74,7 +73,7 @@ def asked_of_texts(question: Question, texts: Sequence[str]) -> Asked:
         rest = list(texts[len(firsts) :])
         columns = {name: [text] for name, text in zip(firsts, texts, strict=False)}
         columns[last] = [rest if is_list else rest[0]]
-    return Asked(columns, columns, {})
+    return Asked(columns, columns)
 
 
 def answer_all(opened: OpenedModel, table: Table) -> Table:

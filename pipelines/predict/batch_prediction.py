@@ -172,7 +172,7 @@ def _columns_asked(question: Question, settings: BatchSettings, paths: Sequence[
     asked = dict[str, None]()
     for path in paths:
         first = next(read_shards(path, 1, settings))
-        names = asked_of(first, question, settings.text_column, settings.second_text_column).taken
+        names = asked_of(first, question, settings.text_column, settings.second_text_column).columns
         if asked and question.is_of_pairs and names.keys() != asked.keys():
             raise UserError(
                 f"some files have a second text and others have none ({path}): pairs are answered "
