@@ -1,13 +1,11 @@
-"""From raw text to clean sentences: repairs, sentence boundaries, and languages."""
+"""From raw text to clean sentences: repairs and sentence boundaries."""
 
 import re
 import unicodedata
-from collections.abc import Iterable
 from typing import Final
 
 import blingfire
 
-from pipelines.errors import UserError
 from pipelines.io.files import CONTROL_BYTES
 
 _C1_CONTROLS: Final = re.compile("[\x80-\x84\x86-\x9f]")
@@ -22,7 +20,6 @@ _SENTENCE_END: Final = re.compile(rf"([{SENTENCE_TERMINATORS}][\"'”’»)\]]*)
 _QUOTE_GOES_ON: Final = re.compile("([?!…][\"'”’»])\n(?=[a-z])")
 # blingfire ends a Chinese or Japanese sentence before its closing quotes and brackets.
 _STRAY_CLOSING: Final = re.compile("\n([”’」』》）】]+) ?")
-_LANGUAGE_CHARACTERS: Final = 1000  # of a document's beginning; more do not change the answer
 
 
 def mend(text: str) -> str:
@@ -59,27 +56,3 @@ def split_sentences(text: str) -> list[str]:
     sentences = _QUOTE_GOES_ON.sub(r"\1 ", sentences)
     lines = sentences.replace(_PARAGRAPH_SEPARATOR, "\n").split("\n")
     return [sentence for line in lines if (sentence := line.strip())]
-
-
-def language_of(text: str) -> str:
-    """ISO 639-1 code of the most probable language."""
-    import py3langid  # here, as it loads its model on import
-
-    code: str = py3langid.classify(text[:_LANGUAGE_CHARACTERS])[0]
-    return code
-
-
-def check_codes(codes: Iterable[str]) -> None:
-    """Raise UserError for a code that the model does not know."""
-    codes = tuple(codes)
-    if not codes:
-        return
-    import py3langid
-
-    known = {code for code, _ in py3langid.rank("text")}
-    for code in codes:
-        if code not in known:
-            raise UserError(
-                f"the language detector does not know {code!r}; choose among "
-                f"{', '.join(sorted(known))}"
-            )

@@ -123,10 +123,6 @@ class CleaningSettings(Settings):
         description="Share of common runs (Jaccard) from which two documents are near duplicates; "
         "estimated from 64 hashes, with a standard deviation of 0.05.",
     )
-    languages: tuple[str, ...] = Field(
-        default=(),
-        description="Keep documents in these languages only (ISO 639-1, such as en); all if empty.",
-    )
 
 
 class CorpusSettings(Settings):

@@ -29,7 +29,6 @@ from pipelines.io.files import (
 )
 from pipelines.io.hugging_face import commit_of, name_of
 from pipelines.io.tables import check_column, open_table
-from pipelines.stages.corpus.cleaning import check_codes
 from pipelines.stages.corpus.selection import too_few_documents
 from pipelines.stages.corpus.settings import (
     FEWEST_DOCUMENTS,
@@ -177,7 +176,6 @@ def check_inputs(settings: CorpusSettings) -> frozenset[str]:
 
     Returns the labels that documents will get; none where only the rows say.
     """
-    check_codes(settings.cleaning.languages)
     labels: set[str] = set()
     num_documents = 0  # at least
     for source in settings.sources:

@@ -21,7 +21,7 @@ from pipelines.cluster import map_tasks
 from pipelines.errors import redacted
 from pipelines.stage import StageContext
 from pipelines.stages import CORPUS
-from pipelines.stages.corpus.cleaning import language_of, split_sentences
+from pipelines.stages.corpus.cleaning import split_sentences
 from pipelines.stages.corpus.selection import (
     KEY_TYPE,
     NUM_HASHES,
@@ -77,8 +77,6 @@ def build_corpus(settings: CorpusSettings, context: StageContext) -> Artifact:
     # Arrow writes and compresses the shards. numpy does not count: its integers, stable sorts and
     # products of 64 bits are defined.
     libraries = {"pyarrow", "unicode"} | libraries_of(file for _, file in files)
-    if settings.cleaning.languages:
-        libraries.add("py3langid")
     return context.store.get_or_build(
         CORPUS.kind,
         version=CORPUS.version,
@@ -241,8 +239,6 @@ def _objection(raw: RawDocument, cleaning: CleaningSettings) -> str | None:
         return "empty"
     if len(raw.text) < cleaning.min_characters:
         return "too few characters"
-    if cleaning.languages and language_of(raw.text) not in cleaning.languages:
-        return "other language"
     return None
 
 

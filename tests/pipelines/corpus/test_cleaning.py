@@ -1,17 +1,15 @@
-"""Text is mended; near duplicates and other languages are removed; all of it is counted."""
+"""Text is mended; near duplicates are removed and counted."""
 
 import numpy as np
 import pytest
 
-from pipelines.errors import UserError
-from pipelines.stages.corpus.cleaning import check_codes, mend
+from pipelines.stages.corpus.cleaning import mend
 from pipelines.stages.corpus.selection import find_near, signature
 from pipelines.stages.corpus.settings import CleaningSettings, CorpusSettings, TextFiles
 from pipelines.stages.corpus.shards import read_documents
 from pipelines.stages.corpus.stage import build_corpus
 from tests.pipelines.small_data import invented_text
 
-GERMAN = "Der Himmel über der Stadt war grau, und niemand wusste, wann der Regen aufhören würde."
 ENGLISH = "The sky above the town was grey and nobody knew when the rain would come to an end."
 
 
@@ -76,25 +74,19 @@ def test_of_a_cluster_of_near_duplicates_the_first_stays_across_files():
     ]
 
 
-def test_an_unknown_language_code_is_refused():
-    with pytest.raises(UserError, match=r"does not know 'english'; choose among .*\ben\b"):
-        check_codes(["de", "english"])
-
-
 def test_the_stage_removes_what_it_is_told_to_and_counts_it(tmp_path, small_context):
     numbered = [english_text(number) for number in range(12)]
-    blocks = [*numbered, f"{edited(numbered[0], 300)}\nAnother ending line.", GERMAN * 3]
+    blocks = [*numbered, f"{edited(numbered[0], 300)}\nAnother ending line."]
     (tmp_path / "all.txt").write_text("\n\n".join(blocks))
     settings = CorpusSettings(
         sources=(TextFiles(paths=(str(tmp_path / "all.txt"),), layout="blank_line"),),
         cleaning=CleaningSettings(
             near_duplicates=True,
             near_duplicate_similarity=0.7,
-            languages=("en",),
         ),
     )
     corpus = build_corpus(settings, small_context)
-    assert corpus.statistics["dropped"] == {"near duplicate": 1, "other language": 1}
+    assert corpus.statistics["dropped"] == {"near duplicate": 1}
     documents = [
         document for split in ("train", "heldout") for document in read_documents(corpus, split)
     ]
