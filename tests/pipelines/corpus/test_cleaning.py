@@ -10,8 +10,6 @@ from pipelines.stages.corpus.shards import read_documents
 from pipelines.stages.corpus.stage import build_corpus
 from tests.pipelines.small_data import invented_text
 
-ENGLISH = "The sky above the town was grey and nobody knew when the rain would come to an end."
-
 
 @pytest.mark.parametrize(
     ("text", "expected"),
@@ -33,11 +31,6 @@ def test_text_is_mended(text, expected):
 def runs_of(text: str) -> set[tuple[str, ...]]:
     words = text.lower().split()
     return {tuple(words[index : index + 5]) for index in range(len(words) - 4)}
-
-
-def english_text(seed: int) -> str:
-    words = f"{ENGLISH} We would have gone there with them if they had told us about it".split()
-    return " ".join(np.random.default_rng(seed).choice(words, 60)) + "."
 
 
 def edited(text: str, every: int) -> str:
@@ -75,7 +68,7 @@ def test_of_a_cluster_of_near_duplicates_the_first_stays_across_files():
 
 
 def test_the_stage_removes_what_it_is_told_to_and_counts_it(tmp_path, small_context):
-    numbered = [english_text(number) for number in range(12)]
+    numbered = [invented_text(number, 20) for number in range(12)]
     blocks = [*numbered, f"{edited(numbered[0], 300)}\nAnother ending line."]
     (tmp_path / "all.txt").write_text("\n\n".join(blocks))
     settings = CorpusSettings(
