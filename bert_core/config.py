@@ -14,9 +14,8 @@ class EncoderConfig:
     """Sizes and options of one encoder; raises ValueError for impossible values.
 
     The defaults are those of the published BERT-base (Devlin et al., 2019). With `causal` a token
-    reads only itself and what is left of it; with `positions="sinusoidal"` the position
-    embeddings are the fixed sines of Vaswani et al. (2017), section 3.5. `classifier_dropout` is
-    the rate of the heads that label something; None: that of hidden states.
+    reads only itself and what is left of it. `classifier_dropout` is the rate of the heads that
+    label something; None: that of hidden states.
     """
 
     vocab_size: int
@@ -31,7 +30,6 @@ class EncoderConfig:
     layer_norm_eps: float = 1e-12
     initializer_range: float = 0.02
     causal: bool = False
-    positions: Literal["learned", "sinusoidal"] = "learned"
     classifier_dropout: float | None = None
 
     def __post_init__(self) -> None:
@@ -53,11 +51,6 @@ class EncoderConfig:
             check_number(name, getattr(self, name), "be positive and finite")
         if not isinstance(self.causal, bool):
             raise ValueError(f"causal must be true or false, got {self.causal!r}")
-        check_choice("positions", self.positions, ("learned", "sinusoidal"))
-        if self.positions == "sinusoidal" and self.hidden_size % 2:
-            raise ValueError(
-                f"sinusoidal positions need an even hidden_size, got {self.hidden_size}"
-            )
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain values, ready for JSON; without `classifier_dropout` if None."""

@@ -42,8 +42,6 @@ from bert_core.vocabulary import WordPieceTokenizer
 INPUTS: Final = ("input_ids", "attention_mask", "token_type_ids")
 OPSET: Final = 18
 MODEL_FILE: Final = "model.onnx"
-# Outputs with a value for each token; the others have one for each sequence.
-OF_TOKENS: Final = ("last_hidden_state", "start_logits", "end_logits")
 _TRACED = (2, 8)  # sequences and tokens: any numbers but 0 and 1
 
 
@@ -94,8 +92,9 @@ class PaddedModel(nn.Module):
 
 def is_of_tokens(model: Model, name: str) -> bool:
     """Whether the output of this name has a value for each token, not for each sequence."""
-    of_tokens = isinstance(model, PretrainingModel | LanguageModel | TokenClassifier)
-    return name in OF_TOKENS or (name == "logits" and of_tokens)
+    if name == "logits":
+        return isinstance(model, PretrainingModel | LanguageModel | TokenClassifier)
+    return name != "seq_relationship_logits"
 
 
 def outputs_of(model: Model, tokens: RaggedBatch) -> dict[str, Tensor]:

@@ -63,7 +63,17 @@ def read_embedding(folder: Path, max_positions: int) -> EmbeddingConfig | None:
     modules = _module_folders(folder)
     if not modules:
         return None
-    _check_vectors(folder)
+    path = folder / _WHOLE_SETTINGS
+    whole = read_optional_json(path)
+    default = entry(whole, "default_prompt_name", str, path)
+    prompts = entry(whole, "prompts", dict, path) or {}
+    if default is not None and prompts.get(default):
+        raise ValueError(
+            f"{path} must put no prompt before every text, found {prompts[default]!r:.80}; set "
+            "default_prompt_name to null and write it before the texts yourself"
+        )
+    if whole.get("truncate_dim") is not None:
+        raise ValueError(f"{path} must leave vectors whole, found truncate_dim")
     path = modules["Transformer"] / _SETTINGS
     settings = read_optional_json(path)
     max_tokens = entry(settings, "max_seq_length", int, path)
@@ -96,20 +106,6 @@ def _pooling(path: Path) -> Any:
         f"{path} must pool by {' or '.join(_FLAGS)} alone, found {chosen!r:.200}; others are not "
         "read here"
     )
-
-
-def _check_vectors(folder: Path) -> None:
-    path = folder / _WHOLE_SETTINGS
-    settings = read_optional_json(path)
-    default = entry(settings, "default_prompt_name", str, path)
-    prompts = entry(settings, "prompts", dict, path) or {}
-    if default is not None and prompts.get(default):
-        raise ValueError(
-            f"{path} must put no prompt before every text, found {prompts[default]!r:.80}; set "
-            "default_prompt_name to null and write it before the texts yourself"
-        )
-    if settings.get("truncate_dim") is not None:
-        raise ValueError(f"{path} must leave vectors whole, found truncate_dim")
 
 
 def write_embedding(

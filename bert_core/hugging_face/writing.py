@@ -47,8 +47,6 @@ def export_model(
         source = dict(model.state_dict())
         if isinstance(model, TextModel):
             source |= model.head_layer().state_dict(prefix="task_head.dense.")
-        if model.config.positions == "sinusoidal":
-            source["encoder.embeddings.position"] = model.encoder.embeddings.position
         if is_bare:
             source = {n: t for n, t in source.items() if n.startswith(("encoder.", "pooler."))}
         architecture = "BertModel" if is_bare else architecture_of(model)

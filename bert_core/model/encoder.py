@@ -9,7 +9,6 @@ T = ragged tokens, P = those of them whose hidden states are asked for, B = sequ
 K = head width, D = H * K, M = predicted tokens, V = vocabulary, C = classes.
 """
 
-import math
 from collections.abc import Iterator
 
 import torch
@@ -94,12 +93,8 @@ class Embeddings(nn.Module):
         truncated_normal_(self.token, config.initializer_range)
         truncated_normal_(self.token_type, config.initializer_range)
         position = torch.empty(config.max_position_embeddings, config.hidden_size)
-        if config.positions == "learned":
-            self.position = nn.Parameter(position)
-            truncated_normal_(self.position, config.initializer_range)
-        else:
-            # Fixed, so neither trained nor stored with the weights.
-            self.register_buffer("position", sinusoids(*position.shape), persistent=False)
+        self.position = nn.Parameter(position)
+        truncated_normal_(self.position, config.initializer_range)
         self.layer_norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
 
     def forward(self, tokens: RaggedBatch, dropout_key: DropoutKey | None) -> Tensor:
@@ -108,10 +103,7 @@ class Embeddings(nn.Module):
         backend = backend_for(tokens.input_ids.device)
         embedded = backend.look_up(self.token, tokens.input_ids)
         embedded = embedded + backend.look_up(self.token_type, tokens.token_type_ids)
-        if self.config.positions == "sinusoidal":
-            embedded = embedded + F.embedding(tokens.position_ids, self.position)
-        else:
-            embedded = embedded + backend.look_up(self.position, tokens.position_ids)
+        embedded = embedded + backend.look_up(self.position, tokens.position_ids)
         normalized = self.layer_norm(embedded).to(hidden_dtype(self.token))
         mask = dropout_mask(normalized, self.config.hidden_dropout, dropout_key, Site.EMBEDDINGS)
         return without_dropped(normalized, mask)
@@ -135,16 +127,6 @@ class Embeddings(nn.Module):
                     f"{name} must lie in [0, {size}), got {low if low < 0 else high}; "
                     "were the ids made with this model's vocabulary?"
                 )
-
-
-def sinusoids(num_positions: int, hidden_size: int) -> Tensor:
-    """[num_positions, hidden_size] sines at even and cosines at odd columns.
-
-    Vaswani et al., "Attention Is All You Need" (2017), section 3.5.
-    """
-    rate = torch.exp(torch.arange(0, hidden_size, 2) * (-math.log(10_000.0) / hidden_size))
-    angle = torch.arange(num_positions)[:, None] * rate
-    return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1)
 
 
 class SelfAttention(torch.nn.Module):

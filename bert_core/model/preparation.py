@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from bert_core.config import EncoderConfig, check_whole
-from bert_core.model.encoder import Encoder, EncoderLayer, VocabularyHead, sinusoids
+from bert_core.model.encoder import Encoder, EncoderLayer, VocabularyHead
 from bert_core.model.trainable import Model
 
 
@@ -43,21 +43,17 @@ def freeze(model: Model, *, embeddings: bool = False, layers: int = 0) -> tuple[
 def resize_positions(model: Model, num_positions: int) -> None:
     """Let `model` read sequences of up to `num_positions` tokens; those that fit read as before.
 
-    A learned table that grows repeats its rows in order, so that heads that attend a few tokens
-    away work at once (Beltagy et al., 2020, section 5). Sinusoidal positions are computed, in any
-    number. Raises ValueError for less than one position, and if the model has an optimizer already.
+    A table that grows repeats its rows in order, so that heads that attend a few tokens away work
+    at once (Beltagy et al., 2020, section 5). Raises ValueError for less than one position, and if
+    the model has an optimizer already.
     """
     check_whole("num_positions", num_positions, 1)
     _check_no_optimizer(model)
     embeddings = model.encoder.embeddings
     table = embeddings.position  # [S, D]
-    if model.config.positions == "sinusoidal":
-        computed = sinusoids(num_positions, model.config.hidden_size).to(table)
-        embeddings.register_buffer("position", computed, persistent=False)
-    else:
-        num_new = max(0, num_positions - len(table))
-        rows = table[torch.arange(num_new, device=table.device) % len(table)]
-        embeddings.position = _resized(table, rows, num_positions)
+    num_new = max(0, num_positions - len(table))
+    rows = table[torch.arange(num_new, device=table.device) % len(table)]
+    embeddings.position = _resized(table, rows, num_positions)
     _set_config(model, replace(model.config, max_position_embeddings=num_positions))
     if model.embedding is not None and (model.embedding.max_tokens or 0) > num_positions:
         model.embedding = replace(model.embedding, max_tokens=num_positions)
@@ -142,7 +138,6 @@ def attend_to_neighbours(encoder: Encoder, *, seed: int, embedding_scale: float 
     """
     config = encoder.config
     heads, width = config.num_attention_heads, config.hidden_size // config.num_attention_heads
-    assert config.positions == "learned"
     if width % 2:
         raise ValueError(f"attend_to_neighbours needs heads of an even width, got {width}")
     generator = torch.Generator().manual_seed(seed)

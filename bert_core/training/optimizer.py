@@ -138,12 +138,17 @@ def parameter_groups(
     model: nn.Module, config: OptimizationConfig, kind_of: Callable[[str, Tensor], Kind]
 ) -> list[ParameterGroup]:
     """The trainable parameters of `model` by kind and rate, matrices first."""
-    names = [name for name, _ in model.named_parameters()]
-    scales = _rate_scales(names, config)
+    layers = {name: layer_of(name) for name, _ in model.named_parameters()}
+    num_layers = 1 + max((layer or 0 for layer in layers.values()), default=0)
     members: dict[tuple[Kind, float], list[str]] = {}
     for name, parameter in model.named_parameters():
+        # The heads are above all layers, what else the encoder has is below.
+        outside = num_layers + 1 if _IN_ENCODER.search(name) else 0
+        levels_down = outside if (layer := layers[name]) is None else num_layers - layer
+        own = config.embeddings_rate if "embeddings." in name else 1.0
+        scale = own * config.layer_decay**levels_down
         if parameter.requires_grad:
-            members.setdefault((kind_of(name, parameter), scales[name]), []).append(name)
+            members.setdefault((kind_of(name, parameter), scale), []).append(name)
     return [
         ParameterGroup(
             kind=kind,
@@ -153,19 +158,6 @@ def parameter_groups(
         )
         for kind, scale in sorted(members, key=lambda key: _ORDER.index(key[0]))
     ]
-
-
-def _rate_scales(names: list[str], config: OptimizationConfig) -> dict[str, float]:
-    num_layers = 1 + max((layer_of(name) or 0 for name in names), default=0)
-    scales = {}
-    for name in names:
-        layer = layer_of(name)
-        # The heads are above all layers, what else the encoder has is below.
-        outside = num_layers + 1 if _IN_ENCODER.search(name) else 0
-        levels_down = outside if layer is None else num_layers - layer
-        own = config.embeddings_rate if "embeddings." in name else 1.0
-        scales[name] = own * config.layer_decay**levels_down
-    return scales
 
 
 def layer_of(name: str) -> int | None:

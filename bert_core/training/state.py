@@ -157,6 +157,7 @@ def read_config(folder: Path | str) -> dict[str, Any]:
         )
     if not all(isinstance(config.get(name), dict) for name in ("settings", "encoder")):
         raise ValueError(f"{path} must have the objects settings and encoder; is it complete?")
+    config["encoder"].pop("positions", None)  # older versions write that they are learned
     return config
 
 

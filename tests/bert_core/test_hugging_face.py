@@ -108,20 +108,6 @@ def test_models_without_pooler_or_pairs_round_trip_too(tmp_path):
         assert_same_model(model, import_model(tmp_path / name))
 
 
-def test_sinusoidal_positions_are_written_as_learned_ones(tmp_path):
-    model = new_model("encoder", positions="sinusoidal")
-    export_model(tmp_path / "there", model)
-    back = import_model(tmp_path / "there")
-    assert back.config.positions == "learned"
-    assert torch.equal(back(ragged_batch()), model(ragged_batch()))
-    reference = transformers.AutoModel.from_pretrained(tmp_path / "there").eval()
-    tokens = ragged_batch((9,))
-    theirs = reference(
-        input_ids=tokens.input_ids[None], token_type_ids=tokens.token_type_ids[None]
-    ).last_hidden_state[0]
-    torch.testing.assert_close(model(tokens), theirs, atol=1e-5, rtol=0)
-
-
 def test_what_the_reference_wrote_is_read_exactly(tmp_path):
     settings = {
         "vocab_size": 120, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,

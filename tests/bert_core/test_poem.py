@@ -28,8 +28,7 @@ def test_the_poem_is_completed_from_its_first_two_words(words):
     model = LanguageModel(
         EncoderConfig(
             vocab_size=len(vocabulary), hidden_size=64, num_layers=2, num_attention_heads=4,
-            intermediate_size=256, max_position_embeddings=64,
-            causal=True, positions="sinusoidal",
+            intermediate_size=256, max_position_embeddings=64, causal=True,
         )
     )  # fmt: skip
     tokens = RaggedBatch.from_sequences([ids])
