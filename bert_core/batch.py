@@ -215,14 +215,9 @@ class RowBatch(OfTensors):
     texts_per_row: tuple[int, ...]
 
     @property
-    def num_labels(self) -> int:
-        """How many rows."""
-        return len(self.rows)
-
-    @property
     def counts(self) -> dict[str, int]:
         """Over how many rows the loss of this batch sums."""
-        return {"label": self.num_labels}
+        return {"label": len(self.rows)}
 
 
 Batch = PretrainingBatch | LabelledBatch | RowBatch

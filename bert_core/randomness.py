@@ -78,9 +78,6 @@ class Permutation:
         stream = random_bits(seed, purpose, *indices)
         self._round_keys = fold_in(stream, np.arange(self._ROUNDS))
 
-    def __len__(self) -> int:
-        return self.size
-
     def __getitem__(self, positions: ArrayLike) -> NDArray[np.int64]:
         position = np.asarray(positions)
         if position.size and (int(position.min()) < 0 or int(position.max()) >= self.size):

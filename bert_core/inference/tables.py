@@ -261,17 +261,10 @@ def _asked(question: Question, columns: Columns) -> Columns:
     return {**columns, first: chosen}
 
 
-class EncodedRows(NamedTuple):
-    """The texts of all rows, in the order of the rows."""
-
-    encoded: EncodedTexts
-    texts_per_row: list[int]
-
-
 def encode_rows(
     model: type[RowModel], tokenizer: WordPieceTokenizer, rows: Sequence[Row], max_tokens: int
-) -> EncodedRows:
-    """The texts that `model` reads for each row, cut to `max_tokens`.
+) -> tuple[EncodedTexts, list[int]]:
+    """The texts that `model` reads for the rows, cut to `max_tokens`, and how many for each.
 
     Raises ValueError for a row without a text, and for what is no text.
     """
@@ -280,7 +273,7 @@ def encode_rows(
         number = texts.index([])
         raise ValueError(f"row {number}, counted from 0, has nothing to read; leave it out")
     encoded = encode_texts(tokenizer, [text for each in texts for text in each], max_tokens)
-    return EncodedRows(encoded, list(map(len, texts)))
+    return encoded, list(map(len, texts))
 
 
 def answers_of(

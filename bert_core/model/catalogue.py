@@ -103,7 +103,6 @@ class LanguageModel(TrainableModel):
     """
 
     head_name = "language_model"
-    reads_every_token = True
 
     def __init__(self, config: EncoderConfig) -> None:
         if not config.causal:

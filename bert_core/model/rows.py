@@ -47,7 +47,6 @@ class RowModel(TrainableModel):
     source: ClassVar[str]  # the file that the class was read from
 
     figures = ("loss",)
-    reads_every_token = True
 
     @staticmethod
     @abstractmethod

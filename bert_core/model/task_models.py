@@ -110,13 +110,7 @@ class TextModel(TaskModel):
         if pooling not in get_args(TextPooling):
             raise ValueError(f"pooling must be pooler or mean, got {pooling!r}")
         self.pooler = Pooler(config) if pooling == "pooler" else None
-        self.reads_every_token = pooling == "mean"
         self.task_head = TaskHead(config, num_outputs)
-
-    def drop_pooler(self) -> None:
-        """Read the mean of all tokens from now on; call it before an optimizer is built."""
-        self.pooler = None
-        self.reads_every_token = True
 
     def head_settings(self) -> dict[str, Any]:
         return {"pooling": "mean"} if self.pooler is None else {}
@@ -255,7 +249,6 @@ class TokenClassifier(OneOfClasses):
     """Which of `num_labels` classes each token belongs to; raises as `TextLabeller` does."""
 
     head_name = "token_classification"
-    reads_every_token = True
 
     def __init__(
         self, config: EncoderConfig, num_labels: int, labels: Sequence[str] | None = None
@@ -277,7 +270,6 @@ class SpanPredictor(TaskModel):
     """Where in a text the answer to a question begins and ends; [CLS] stands for "nowhere"."""
 
     head_name = "span_prediction"
-    reads_every_token = True
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__(config)
@@ -318,7 +310,6 @@ class SentenceEncoder(TaskModel):
     """
 
     head_name = "sentence_embedding"
-    reads_every_token = True
     figures = ("loss",)
 
     def __init__(self, config: EncoderConfig) -> None:

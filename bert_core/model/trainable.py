@@ -87,7 +87,6 @@ class TrainableModel(Model):
 
     loss_names: tuple[str, ...] = ("label",)
     figures: ClassVar[tuple[str, ...]] = ("loss", "accuracy")  # of each loss, in an evaluation
-    reads_every_token = False  # its head needs all hidden states, not those of some tokens
 
     @property
     def figure_names(self) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ def batch_operations(config: EncoderConfig, batch: Batch) -> float:
         read = np.concatenate([read[batch.masked_positions.numpy()], sizes])
         num_predicted = batch.masked_labels.numel()
     else:
-        num_predicted = batch.num_labels
+        num_predicted = batch.counts["label"]
     # On average a causal token looks at half of its sequence, itself included.
     pairs = float((sizes * (sizes + 1) / 2 if config.causal else sizes**2).sum())
     pairs_read = float(((read + 1) / 2 if config.causal else read).sum())

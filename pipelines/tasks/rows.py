@@ -18,7 +18,8 @@ import torch
 from pydantic import Field, StringConstraints, TypeAdapter
 
 from bert_core.batch import RaggedBatch, RowBatch
-from bert_core.inference.tables import EncodedRows, answers_of, encode_rows
+from bert_core.inference.tables import answers_of, encode_rows
+from bert_core.inference.texts import EncodedTexts
 from bert_core.model.catalogue import MODELS, Model
 from bert_core.model.rows import CODE_FILE, RowModel, row_model
 from bert_core.vocabulary import WordPieceTokenizer
@@ -51,7 +52,8 @@ class RowExamples:
     """N rows, each with the sequences that are read for it."""
 
     rows: Sequence[Item]
-    read: EncodedRows
+    encoded: EncodedTexts
+    texts_per_row: list[int]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -59,21 +61,20 @@ class RowExamples:
     def batch(self, indices: np.ndarray) -> RowBatch:
         """The rows at `indices`, in that order."""
         chosen = np.asarray(indices).tolist()
-        ends = np.cumsum(self.read.texts_per_row)
+        ends = np.cumsum(self.texts_per_row)
         places = [
             place
             for row in chosen
-            for place in range(ends[row] - self.read.texts_per_row[row], ends[row])
+            for place in range(ends[row] - self.texts_per_row[row], ends[row])
         ]
-        encoded = self.read.encoded
         tokens = RaggedBatch.from_sequences(
-            [encoded.sequences[place] for place in places],
-            [encoded.segment_b_start[place] for place in places],
+            [self.encoded.sequences[place] for place in places],
+            [self.encoded.segment_b_start[place] for place in places],
         )
         return RowBatch(
             tokens=tokens,
             rows=tuple(self.rows[row] for row in chosen),
-            texts_per_row=tuple(self.read.texts_per_row[row] for row in chosen),
+            texts_per_row=tuple(self.texts_per_row[row] for row in chosen),
         )
 
 
@@ -184,8 +185,8 @@ class RowTask(TaskFamily):
         self, items: Items, tokenizer: WordPieceTokenizer, reading: Reading
     ) -> RowExamples:
         """The rows with the texts that are read for each, cut to what is read."""
-        read = encode_rows(self.model, tokenizer, items.rows, reading.max_tokens)
-        return RowExamples(rows=items.rows, read=read)
+        encoded, counts = encode_rows(self.model, tokenizer, items.rows, reading.max_tokens)
+        return RowExamples(rows=items.rows, encoded=encoded, texts_per_row=counts)
 
     @torch.inference_mode()
     def answers(

@@ -63,16 +63,6 @@ def test_both_drop_the_same_elements(rates):
     assert others != pytest.approx(losses, rel=2e-6)
 
 
-def test_they_stay_near_each_other_in_bfloat16():
-    model = new_model("pretraining", hidden_dropout=0.1, attention_dropout=0.1)
-    batch, key = pretraining_batch(SORTED), DropoutKey.at(1, 2, 3)
-    losses, gradients = computed("plain", model, batch, key, torch.bfloat16)
-    ours, found = computed("cpu", model, batch, key, torch.bfloat16)
-    assert ours == pytest.approx(losses, rel=5e-3)
-    flat = [torch.cat([g.flatten() for g in each.values()]) for each in (gradients, found)]
-    assert torch.nn.functional.cosine_similarity(*flat, dim=0) > 0.999
-
-
 def test_the_device_chooses_unless_one_is_named():
     assert backend_for(CPU).takes_compute_weights
     assert backend_for(torch.device("cuda")) is plain

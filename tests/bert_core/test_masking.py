@@ -144,12 +144,6 @@ def test_an_example_of_special_tokens_alone_gets_no_mask():
     assert masked.positions.tolist() == [3]
 
 
-def test_an_empty_batch_is_masked_too():
-    empty = np.empty(0, dtype=np.int64)
-    masked = mask(empty, empty, keys(0), whole_words=True)
-    assert masked.input_ids.size == masked.positions.size == 0
-
-
 @pytest.mark.parametrize(
     "settings",
     [

@@ -52,7 +52,7 @@ def test_a_padded_batch_gives_what_a_ragged_one_gives(head):
 
 def test_a_head_over_the_mean_reads_no_padding():
     model = model_with("sequence_classification")
-    model.drop_pooler()
+    model.pooler = None
     assert_padding_counts_for_nothing(model, OTHER_BATCHES[0])
 
 

@@ -45,12 +45,6 @@ def test_uniform_draws_fill_the_unit_interval_evenly():
     assert np.abs(counts - 10_000).max() < 5 * 97
 
 
-def test_neighbouring_draws_are_not_correlated():
-    draws = uniform(random_bits(1, "uniform", np.arange(100_001)))
-    correlation = np.corrcoef(draws[:-1], draws[1:])[0, 1]
-    assert abs(correlation) < 5 / np.sqrt(100_000)
-
-
 def test_integers_stay_below_their_bound_and_reach_every_value():
     bits = random_bits(1, "integers", np.arange(100_000))
     counts = np.bincount(integers(bits, 7), minlength=7)

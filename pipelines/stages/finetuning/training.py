@@ -220,7 +220,7 @@ def prepare(model: TrainableModel, settings: FinetuningSettings, train: TaskExam
     """
     if settings.pooling == "mean":
         assert isinstance(model, TextModel)
-        model.drop_pooler()
+        model.pooler = None
     if settings.max_tokens is not None:  # it reads no position that it was not fine-tuned on
         resize_positions(model, settings.max_tokens)
     num_layers = model.config.num_layers
