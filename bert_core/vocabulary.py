@@ -108,10 +108,6 @@ class WordPieceTokenizer:
     def vocab_size(self) -> int:
         return len(self.tokens)
 
-    @property
-    def lowercase(self) -> bool:
-        return self.normalization.lowercase
-
     def token_to_id(self, token: str) -> int:
         """Id of `token`; [UNK]'s for one that the vocabulary lacks."""
         return self._ids.get(token, self.unk_id)

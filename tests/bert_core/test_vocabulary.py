@@ -84,14 +84,15 @@ def test_saving_and_loading_gives_the_same_tokenizer(tmp_path):
 def test_either_file_of_a_tokenizer_is_enough(tmp_path, tokenizer):
     tokenizer.save(tmp_path)
     (tmp_path / "tokenizer_config.json").unlink()
-    assert WordPieceTokenizer.from_directory(tmp_path).lowercase
+    assert WordPieceTokenizer.from_directory(tmp_path).normalization.lowercase
     (tmp_path / "vocab.txt").unlink()
     assert WordPieceTokenizer.from_directory(tmp_path).tokens == tokenizer.tokens
 
 
 def test_a_bare_vocabulary_needs_to_be_told_its_case(tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join(TOKENS) + "\n", encoding="utf-8")
-    assert not WordPieceTokenizer.from_directory(tmp_path, lowercase=False).lowercase
+    cased = WordPieceTokenizer.from_directory(tmp_path, lowercase=False)
+    assert not cased.normalization.lowercase
     with pytest.raises(ValueError, match="must say whether its vocabulary is uncased"):
         WordPieceTokenizer.from_directory(tmp_path)
 

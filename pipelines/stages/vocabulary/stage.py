@@ -343,7 +343,7 @@ def _write(tokenizer: WordPieceTokenizer, draft: Draft) -> list[str]:
 def _figures(tokenizer: WordPieceTokenizer) -> dict[str, Any]:
     return {
         "size": tokenizer.vocab_size,
-        "lowercase": tokenizer.lowercase,
+        "lowercase": tokenizer.normalization.lowercase,
         "special_ids": {token: tokenizer.token_to_id(token) for token in SPECIAL_TOKENS},
     }
 
