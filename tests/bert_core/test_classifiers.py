@@ -7,9 +7,7 @@ import torch.nn.functional as F
 
 from bert_core.batch import LabelledBatch
 from bert_core.model.catalogue import build_model
-from bert_core.training.loop import evaluate, train
-from bert_core.training.optimization import AdamW
-from bert_core.training.optimizer import OptimizationConfig
+from bert_core.training.loop import evaluate
 from tests.bert_core.batches import LENGTHS, ragged_batch, small_config
 
 
@@ -48,11 +46,3 @@ def test_figures_of_several_labels_count_decisions_and_whole_texts():
     )
     assert figures["label_loss"] == pytest.approx(expected.item(), rel=1e-6)
     assert set(figures) == set(model.figure_names)
-
-
-def test_several_labels_are_learned():
-    model = new_model("multi_label_classification", num_labels=3)
-    batch = several(np.random.default_rng(1).random((len(LENGTHS), 3)) < 0.5)
-    optimizer = AdamW(model, OptimizationConfig(num_steps=60, learning_rate=2e-3))
-    list(train(model, optimizer, lambda step: [(0, batch)], seed=0, precision="float32"))
-    assert evaluate(model, [batch])["label_exact_match"] == 1.0

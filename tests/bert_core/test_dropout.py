@@ -76,13 +76,6 @@ def test_sites_and_layers_draw_independently():
     assert abs(products) < 0.01
 
 
-def test_neighbours_within_a_site_are_independent():
-    drawn = dropped(0, 0, 0, size=1_000_000, rate=0.3).float() - 0.3
-    for distance in (1, 2, 3, 64, 128, 768, 1 << 18):
-        correlation = (drawn[:-distance] * drawn[distance:]).mean() / (0.3 * 0.7)
-        assert abs(correlation) < 0.006
-
-
 @pytest.mark.parametrize("lengths", [(3,), (300, 12, 299), (20, 20)])
 def test_probabilities_of_a_padded_batch_are_those_of_its_sequences(lengths):
     drawn = AttentionDropout(DropoutKey.at(7, 8, 9).at_layer(2), 0.3)

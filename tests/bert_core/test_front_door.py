@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import torch
 
 import bert_core as bc
@@ -57,13 +56,6 @@ print(json.dumps(sorted(sys.modules)))
     loaded = fresh(program)
     assert "tokenizers" in loaded
     assert "torch" not in loaded
-
-
-def test_what_is_listed_is_what_is_there():
-    assert sorted(bc.__all__) == sorted(set(bc.__all__)) == sorted(bc._MODULE_OF)
-    assert set(bc.__all__) <= set(dir(bc))
-    with pytest.raises(AttributeError, match="has no attribute 'Bert'"):
-        bc.Bert  # noqa: B018
 
 
 def test_the_first_program_of_the_page_runs(tmp_path, monkeypatch, capsys):

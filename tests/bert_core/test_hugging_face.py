@@ -176,13 +176,6 @@ def test_a_head_the_checkpoint_lacks_is_an_error(tmp_path):
         import_model(tmp_path / "encoder", head="sequence_classification")
 
 
-def test_one_head_of_several_can_be_kept(tmp_path):
-    model = new_model()
-    export_model(tmp_path / "both", model)
-    encoder = import_model(tmp_path / "both", head="encoder")
-    assert torch.equal(encoder.encoder.embeddings.token, model.encoder.embeddings.token)
-
-
 def test_a_decoder_that_is_not_tied_is_refused(tmp_path):
     export_model(tmp_path / "free", new_model())
     decoder = {"cls.predictions.decoder.weight": torch.zeros(120, 32)}

@@ -104,11 +104,6 @@ def test_embeddings_come_in_the_order_of_the_texts_whatever_the_batches(tokenize
         np.testing.assert_allclose(vector, expected.detach().numpy(), atol=1e-5)
 
 
-def test_normalized_embeddings_have_length_one(tokenizer):
-    embedded = embed(new_model("encoder"), tokenizer, TEXTS)
-    np.testing.assert_allclose(np.linalg.norm(embedded.vectors, axis=1), 1, atol=1e-6)
-
-
 def test_texts_that_are_too_long_lose_their_end_and_are_counted(tokenizer):
     model = new_model("encoder")
     long = "a " * 100

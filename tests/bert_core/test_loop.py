@@ -101,17 +101,6 @@ def test_a_halted_training_is_not_saved_and_goes_on_once_a_state_is_loaded(tmp_p
     assert any(not torch.equal(before[name], tensor) for name, tensor in weights(model).items())
 
 
-def test_all_steps_end_where_a_stop_is_wanted():
-    model, optimizer = new_run()
-    reports = [
-        report.step
-        for report in train(
-            model, optimizer, micro_batches, seed=1, wants_stop=lambda: optimizer.num_updates == 2
-        )
-    ]
-    assert reports == [0, 1, 2]  # that one was asked for when it began
-
-
 @pytest.mark.gpu
 @needs_gpu
 def test_a_gpu_is_asked_every_eighth_step_alone():

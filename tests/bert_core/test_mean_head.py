@@ -58,14 +58,6 @@ def test_a_published_head_says_nothing_of_it():
         new_model(pooling="max")
 
 
-def test_a_dropped_pooler_leaves_the_model_that_was_built_without():
-    dropped = new_model()
-    dropped.pooler = None
-    built = new_model(pooling="mean")
-    assert dropped.head_settings() == built.head_settings()
-    assert set(dropped.state_dict()) == set(built.state_dict())
-
-
 def test_sentence_transformers_gives_its_logits_and_transformers_its_encoder(tmp_path):
     sentence_transformers = pytest.importorskip("sentence_transformers")
     transformers = pytest.importorskip("transformers")
