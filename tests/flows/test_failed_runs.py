@@ -20,9 +20,11 @@ from prefect.client.schemas.filters import (
     TaskRunFilterFlowRunId,
 )
 from prefect.runtime import flow_run
+from prefect.states import Running
 
 from flows.chain import build_chain
 from flows.environment import LocalApi
+from flows.local.served import end_lost_runs
 from flows.report import RunReport
 from flows.run import started_run
 from pipelines.errors import UserError
@@ -218,3 +220,21 @@ def test_a_source_with_a_signature_that_cannot_be_read_leaves_no_signature(
     written = everything_written(runs[0])
     assert "failed in stage corpus" in written
     assert SECRET not in written
+
+
+def test_a_served_run_whose_process_was_lost_is_crashed_by_the_next_one(prefect_api: str) -> None:
+    """One that a person runs in a shell is left alone."""
+
+    @flow
+    def served() -> None: ...
+
+    with get_client(sync_client=True) as client:
+        flow_id = client.create_flow(served)
+        deployment = client.read_deployment(client.create_deployment(flow_id, "lost"))
+        lost = client.create_flow_run_from_deployment(deployment.id, state=Running())
+        of_a_shell = client.create_flow_run(served, state=Running())
+        end_lost_runs(client)
+        states = [client.read_flow_run(run.id).state_type for run in (lost, of_a_shell)]
+        client.delete_flow_run(of_a_shell.id)
+        client.delete_deployment(deployment.id)
+    assert states == ["CRASHED", "RUNNING"]

@@ -1,9 +1,16 @@
 """A version in the registry: made once, mended where it broke off, its figures named truly."""
 
+import json
 import sqlite3
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from mlflow.exceptions import MlflowException
@@ -65,6 +72,60 @@ def test_an_upload_that_broke_off_is_mended(models: Models, tmp_path: Path) -> N
         models.register(artifact)
     (files / "models").unlink()
     assert_registered_once(models)
+
+
+def test_a_file_may_take_longer_than_a_metric_may(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with slow_files(tmp_path / "served") as url:
+        models.tracker = replace(models.tracker, experiment="slow", artifact_location=url)
+        model = models.register(models.trained(1))
+        open_model(models.tracker, model.reference)
+    assert list((tmp_path / "served").rglob("model.safetensors"))
+
+
+@contextmanager
+def slow_files(root: Path) -> Iterator[str]:
+    """The URL of a file server, as MLflow speaks to one; weights take it 1.5 s."""
+
+    class Files(BaseHTTPRequestHandler):
+        def path_of(self, path: str) -> Path:
+            return root / urlsplit(path).path.lstrip("/")
+
+        def answer(self, content: bytes) -> None:
+            if self.path.endswith("model.safetensors"):
+                time.sleep(1.5)
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def do_PUT(self) -> None:
+            path = self.path_of(self.path)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(self.rfile.read(int(self.headers["Content-Length"] or 0)))
+            self.answer(b"{}")
+
+        def do_GET(self) -> None:
+            path = self.path_of(self.path)
+            if path.is_file():
+                return self.answer(path.read_bytes())
+            folder = path / parse_qs(urlsplit(self.path).query).get("path", [""])[0].lstrip("/")
+            files = [
+                {"path": file.name, "is_dir": file.is_dir(), "file_size": file.stat().st_size}
+                for file in (folder.iterdir() if folder.is_dir() else ())
+            ]
+            return self.answer(json.dumps({"files": files}).encode())
+
+        def log_message(self, *message: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Files) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_port}/mlflow-artifacts/artifacts/all"
+        server.shutdown()
 
 
 def assert_registered_once(models: Models) -> None:
