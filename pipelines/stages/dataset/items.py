@@ -2,9 +2,10 @@
 
 import hashlib
 from collections.abc import Sequence
+from io import BufferedIOBase
 from itertools import islice
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 import numpy as np
 
@@ -191,7 +192,8 @@ def _name_of_file(path: str, family: TaskFamily, source: LabelledFile) -> dict[s
     if parsing == "delimited":
         parsing = f"delimiter {delimiter_of(path, source)!r}"
     with open_binary(path) as stream:
-        return {"file": hashlib.file_digest(stream, "sha256").hexdigest(), "format": parsing}
+        digest = hashlib.file_digest(cast(BufferedIOBase, stream), "sha256").hexdigest()
+    return {"file": digest, "format": parsing}
 
 
 def check_inputs(

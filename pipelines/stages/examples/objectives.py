@@ -182,7 +182,8 @@ class PairPlanner:
         for document in range(len(self._pool[0].groups)):
             self._plan_document(document, rows)
         columns = np.array(rows, dtype=np.int64).reshape(-1, 6).T
-        return Pairs(*columns[:5], is_random=columns[5].astype(np.bool_))
+        a_begin, a_length, b_shard, b_begin, b_length, is_random = columns
+        return Pairs(a_begin, a_length, b_shard, b_begin, b_length, is_random.astype(np.bool_))
 
     def _plan_document(
         self, document: int, rows: list[tuple[int, int, int, int, int, bool]]
