@@ -47,8 +47,6 @@ CASES = {
     "one document": (["run", "--corpus", "{here}/single.txt"], "layout"),
     "a pipe as text": (["run", "--corpus", "{here}/pipe"], "pipe"),
     "a device as text": (["run", "--corpus", "/dev/zero"], "/dev/zero"),
-    "a layout that is none": (["run", "--corpus", "{here}/*.md", "--layout", "odd"], "layout"),
-    "columns of no file": (["run", "--label-column", "genre"], "--labels"),
     "no labelled file": ([*DATASET, "{here}/none.csv"], "none.csv"),
     "a folder that is no dataset": ([*DATASET, "{here}"], "has no split train"),
     "a pipe of labels": ([*DATASET, "{here}/pipe.csv"], "pipe.csv"),
@@ -83,7 +81,6 @@ CASES = {
     "age without end": (["store", "prune", "--days", "inf"], "--days"),
     "an age beyond the calendar": (["store", "prune", "--days", "800000"], "--days"),
     "texts twice": (["predict", "--file", "{here}/rows.csv", "x"], "--file"),
-    "a second text of no file": (["run", "--second-text-column", "b"], "--labels"),
     "a model that is not there": (
         ["evaluate", "--model", "m", "--labels", "{here}/header.csv"],
         "there is no registry at sqlite:///",
@@ -136,8 +133,6 @@ CASES = {
 def places(tmp_path: Path) -> dict[str, object]:
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "single.txt").write_text("A single sentence makes no corpus at all. " * 3)
-    for number in range(8):
-        (tmp_path / f"text{number}.md").write_text("Words enough to be a document of its own.")
     (tmp_path / "circle.txt").symlink_to("circle.txt")
     (tmp_path / "header.csv").write_text("text,label\n")
     (tmp_path / "latin1.yaml").write_bytes(b"name: caf\xe9\n")

@@ -108,7 +108,6 @@ def test_a_task_is_named_with_either_stroke_and_shown_with_one(name: str, shown:
         (["--layout", "line"], "--layout and --corpus-column require --corpus"),
         (["--heldout", "x.csv"], "--heldout require --labels"),
         (["--until", "training"], "--until training is not one of corpus, "),
-        (["--set", "dataset.family=none"], "dataset.family"),
     ],
 )
 def test_what_does_not_go_together_is_refused(

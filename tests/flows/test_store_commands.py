@@ -71,15 +71,6 @@ def test_nothing_is_pruned_beside_a_registry_that_knows_no_model(
     assert ArtifactStore(own_home / "store").find("encoder", encoder.fingerprint) is None
 
 
-def test_an_empty_store_and_a_wrong_one_are_told(
-    own_home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["store"]) == 0
-    assert "0 entries" in capsys.readouterr().out
-    assert run(["store", "--store", "qq://bucket"]) == MISTAKE
-    assert "is neither a folder nor a URL" in capsys.readouterr().err
-
-
 def test_no_secret_of_store_or_registry_is_printed(
     own_home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,18 +49,8 @@ def labelled_texts(
     return build_dataset(DatasetSettings(source=source), None, models.context)
 
 
-def finetuned(
-    models: Models,
-    dataset: Artifact,
-    steps: int,
-    *,
-    initialization: str = "pretrained",
-    outlier: float = 0.0,
-) -> Artifact:
-    """A model that learned for so many steps; with none it says what its random weights say.
-
-    An `outlier` is what the embedding of a token that no text has consists of.
-    """
+def finetuned(models: Models, dataset: Artifact, steps: int) -> Artifact:
+    """A model that learned for so many steps; with none it always says the majority class."""
 
     def build(draft: Draft) -> Built:
         family, tokenizer = family_of(dataset), load_tokenizer(models.vocabulary)
@@ -77,15 +67,13 @@ def finetuned(
         examples = family.examples(items, tokenizer, reading)
         if steps:
             learn(model, examples, steps, rate=3e-3, warmup=5)
-        else:  # it always says the majority class
+        else:
             majority = items.labels.index(dataset.statistics["majority_label"])
             with torch.no_grad():
                 for parameter in model.task_head.parameters():
                     parameter.zero_()
                 model.task_head.dense.bias[majority] = 1.0
         model.eval()
-        if outlier:
-            model.encoder.embeddings.token.data[tokenizer.mask_id] = outlier
         answers = family.answers(model, tokenizer, heldout, reading)
         files = write_model(draft, model, tokenizer)
         statistics = {**figures_of(answers, dataset), "score": family.score}
@@ -94,8 +82,7 @@ def finetuned(
     return models.context.store.get_or_build(
         "finetuned",
         version=1,
-        settings={"steps": steps, "initialization": initialization}
-        | ({"outlier": outlier} if outlier else {}),
+        settings={"steps": steps},
         inputs={"dataset": dataset},
         build=build,
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.registry.register import model_card
+from pipelines.registry.register import model_card, register
 from pipelines.show import log_evidence
 from pipelines.store import Artifact
 from tests.pipelines.registry.classifiers import finetuned, labelled_texts
@@ -45,14 +45,14 @@ def test_the_run_of_a_version_has_the_whole_recipe_as_dotted_parameters(models: 
     artifact = models.trained(1)
     recipe = "name: small\nplace: {home: /somewhere}\npretraining: {num_steps: 30, betas: [1, 2]}\n"
     submission = models.submission(artifact, recipe_yaml=recipe)
-    model = models.register_submission(submission)
+    model = register(submission, models.tracker)
     params = models.tracker.client().get_run(model.run_id).data.params
     assert params["pretraining.num_steps"] == "30"
     assert params["pretraining.betas"] == "[1, 2]"
     assert not [name for name in params if name.startswith("runtime")]
     # A second name from another recipe: MLflow's parameters never change.
     other = models.submission(artifact, "other", recipe_yaml=recipe.replace("30", "60"))
-    models.register_submission(other)
+    register(other, models.tracker)
     assert models.tracker.client().get_run(model.run_id).data.params == params
 
 

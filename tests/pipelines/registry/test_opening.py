@@ -31,13 +31,6 @@ def test_a_fetched_model_is_removed_after_its_use(
     assert list(scratch.iterdir()) == []
 
 
-def test_files_of_this_machine_are_used_where_they_lie(models: Models, tmp_path: Path) -> None:
-    models.register(models.encoder(1))
-    with located(models.tracker, "encoder@candidate") as folder:
-        assert folder.is_relative_to(tmp_path / "files")
-    assert load_model(folder).head_name == "pretraining"
-
-
 def test_a_folder_of_the_same_name_is_never_a_registered_model(
     models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,18 +82,8 @@ def test_from_file_to_an_answer_over_http(tmp_path: Path) -> None:
     assert json.loads(line)["ranking"] == answer["ranking"]
     said(*ask, "--batch", "requests.jsonl", "--to", "ranked", folder=tmp_path)
     assert list((tmp_path / "ranked").rglob("*.parquet"))
-    figures = json.loads(
-        said(
-            "evaluate",
-            "--model",
-            "own-task/1",
-            "--labels",
-            "rows.jsonl",
-            "--json",
-            *home,
-            folder=tmp_path,
-        )
-    )
+    labels = ("--labels", "rows.jsonl", "--json")
+    figures = json.loads(said("evaluate", "--model", "own-task/1", *labels, *home, folder=tmp_path))
     assert figures["items"] == 300
     assert figures["eval/reciprocal_rank"] > 0.8
     refused = bertsmith("export", "own-task/1", "--to", "out", *home, folder=tmp_path)

@@ -20,19 +20,6 @@ from pipelines.registry.package import located, open_model
 from tests.pipelines.registry.conftest import Models, package_of
 
 
-def test_the_curve_ends_where_the_training_ended(models: Models) -> None:
-    artifact = models.trained(1)
-    models.register(artifact)
-    client = models.tracker.client()
-    run = models.tracker.find_run(artifact.fingerprint)
-    assert run is not None
-    run_id = run.info.run_id
-    steps = [point.step for point in client.get_metric_history(run_id, "eval/mlm_loss")]
-    assert steps == [10, 30]
-    finals = client.get_metric_history(run_id, "final/eval/mlm_loss")
-    assert [point.value for point in finals] == [artifact.statistics["eval/mlm_loss"]]
-
-
 def test_a_new_version_is_the_candidate_and_says_where_its_figures_come_from(
     models: Models,
 ) -> None:
