@@ -9,6 +9,9 @@ import pytest
 from pipelines.errors import UserError
 from tests.pipelines.tasks.labelled_lines import items, written
 
+DATA = Path("../shared/data")
+PAIR = {"text_column": "sentence1", "second_text_column": "sentence2"}
+
 
 def of_json(tmp_path: Path, name: str, *rows: Any, **settings: Any) -> list[dict[str, Any]]:
     lines = "\n".join(map(json.dumps, rows))
@@ -203,3 +206,32 @@ def test_answers_that_are_not_where_they_say_are_named(tmp_path: Path) -> None:
         UserError, match=r"found 'at ' at character 5 instead of 'cat' in question 7"
     ):
         items(path, "question_answering")
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "settings", "count"),
+    [
+        ("glue/MRPC/train.tsv", "classification",
+         {"text_column": "#1 String", "second_text_column": "#2 String", "label_column": "Quality"},
+         3667),
+        ("glue/SST-2/dev.tsv", "classification", {"text_column": "sentence"}, 872),
+        ("glue/CoLA/train.tsv", "classification",
+         {"no_header": True, "text_column": "4", "label_column": "2"}, 8551),
+        ("glue/STS-B/train.tsv", "regression", {**PAIR, "label_column": "score"}, 5749),
+        ("sms_spam/SMSSpamCollection.tsv", "classification",
+         {"no_header": True, "text_column": "2", "label_column": "1"}, 5574),
+        ("ner/wnut17train.conll", "tagging", {}, 3394),
+        ("squad/dev-sample-v1.1.json", "question_answering", {}, 2145),
+        (
+            "multiple_choice/codah.tsv", "multiple_choice",
+            {"no_header": True, "text_column": "2", "label_column": "7",
+             "choice_columns": ("3", "4", "5", "6")}, 2776,
+        ),
+    ],
+)  # fmt: skip
+def test_published_files_are_read_whole(
+    name: str, task: str, settings: dict[str, Any], count: int
+) -> None:
+    if not (DATA / name).exists():
+        pytest.skip(f"{name} is not on this machine")
+    assert len(items(DATA / name, task, **settings)) == count
