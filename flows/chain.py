@@ -66,7 +66,8 @@ def with_encoders_in_store(run: Run) -> Recipe:
     one that cannot learn the objective of the examples.
     """
     recipe, fingerprints = run.recipe, {}
-    for section in ("pretraining", "vocabulary", "finetuning"):
+    pretraining = ("pretraining", "vocabulary") if recipe.pretrains else ()
+    for section in (*pretraining, "finetuning"):
         settings = getattr(recipe, section)
         name = settings.encoder
         if name is None:

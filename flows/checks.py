@@ -12,7 +12,7 @@ _OF_LABELS = ("finetuning", "evaluation", "registration")
 
 
 def check_run(recipe: Recipe, until: Until) -> None:
-    """Return where `recipe` can be run up to `until`, as far as can be known in seconds.
+    """Check in seconds that `recipe` can be run up to `until`.
 
     Raises UserError for a store, tracker or node of the cluster that cannot take part, an input
     that cannot be read or cannot be enough, and settings that ask for what cannot be done.
@@ -27,7 +27,6 @@ def check_run(recipe: Recipe, until: Until) -> None:
             f"{until} needs labelled texts, and the recipe's are of kind 'none'; name some with "
             "--labels or in the recipe"
         )
-    # A classifier reads the first token, and to the left of that there is nothing.
     if recipe.pretrains and recipe.examples.objective == "clm" and until in _OF_LABELS:
         raise UserError(
             "a left-to-right encoder (examples.objective=clm) can be pretrained, but not "

@@ -27,8 +27,8 @@ _DEMO = read_recipe("demo")
 def end_to_end(
     recipe: Recipe = _DEMO, until: Until = "registration", overrides: Overrides = ()
 ) -> RunReport:
-    """Build whatever is missing of corpus, vocabulary, examples, encoder and classifier, register
-    the models, have each repeat its held-out accuracy in a fresh process, and make what is better
+    """Build whatever is missing of corpus, vocabulary, examples, encoder and task model, register
+    the models, have each repeat its held-out score in a fresh process, and make what is better
     than its champion champion."""
     with started_run("end-to-end", recipe, overrides, until) as run:
         build_chain(run, until)
@@ -95,12 +95,12 @@ def _lineage(run: Run, *, with_task: bool) -> dict[str, Artifact]:
     }
     continued = run.recipe.pretraining.encoder if run.recipe.pretrains else None
     if continued is not None:
-        lineage["went_on_from"] = existing_encoder(continued, run.context)
+        lineage["base_encoder"] = existing_encoder(continued, run.context)
     return lineage
 
 
 def _show(run: Run) -> None:
-    """Answers of the models to held-out sentences, for the report."""
+    """Masked words that the encoder fills and answers of the task model, for the report."""
     made, report = run.artifacts, run.report
     if "corpus" in made:
         report.filled_masks = run.stage(

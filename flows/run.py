@@ -164,7 +164,7 @@ def _how_it_ended(error: BaseException) -> str:
 _RETRY_DELAYS_SECONDS = [2.0, 15.0, 60.0]
 
 
-def _world_failed(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
+def _is_retryable(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
     """Whether a disk or a server did not answer, so that a retry may succeed."""
     from pipelines.tracking.tracker import is_transient  # imports MLflow, which takes a second
 
@@ -178,5 +178,5 @@ def network_task(function: Callable[..., Any]) -> Task[..., Any]:
         persist_result=False,
         retries=len(_RETRY_DELAYS_SECONDS),
         retry_delay_seconds=_RETRY_DELAYS_SECONDS,
-        retry_condition_fn=_world_failed,
+        retry_condition_fn=_is_retryable,
     )(stops_kept()(without_secrets(function)))

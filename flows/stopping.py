@@ -27,7 +27,7 @@ _handled: set[int] = set()  # signals whose handler this process installed
 _stopped: set[str] = set()  # flow runs of this process
 
 
-def stop_in_order() -> None:
+def install_stop_handlers() -> None:
     """Install the handlers in a process that runs one command; ignored signals stay ignored."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup

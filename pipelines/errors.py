@@ -55,7 +55,7 @@ class UserError(ValueError):
     and exits with code 2; a flow run fails with it as its message. Secrets inside URIs are cut.
     """
 
-    is_transient = False  # noted where its cause is known: that stays behind in a Ray task
+    is_transient = False  # set where the cause is known: a Ray task loses it
 
     def __init__(self, sentence: str) -> None:
         super().__init__(redacted(sentence))

@@ -21,7 +21,7 @@ Statistics = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One link of the chain, declared in its folder's `__init__`, which imports nothing heavy."""
+    """One link of the chain, declared in `pipelines/stages/__init__.py` without heavy imports."""
 
     name: str  # of its folder and, where it has settings, of its section of the recipe
     title: str  # what a person reads
@@ -61,7 +61,7 @@ def send_note(observe: Observer, stage: str, note: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageContext:
-    """The surroundings of a stage; none of them changes a byte of what it makes."""
+    """The surroundings of a stage; data stages make the same bytes in any."""
 
     store: ArtifactStore
     # by default a single worker of each kind
@@ -111,8 +111,8 @@ def check_nodes(runtime: RuntimeSettings, *, trains: bool = False) -> None:
 
     Where something `trains` it has to reach the tracker too.
     """
-    if os.environ.get("RAY_ADDRESS"):
-        from pipelines import cluster  # imports Ray
+    if os.environ.get("RAY_ADDRESS"):  # else Ray is not imported
+        from pipelines import cluster
 
         database = _database(runtime) if trains else None
         cluster.check_nodes(ArtifactStore(runtime.store_url()), database)

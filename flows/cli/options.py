@@ -98,7 +98,7 @@ def context_of(home: Path | None, store: str | None = None) -> "StageContext":
 def tracker_of(home: Path | None) -> "Tracker":
     """The tracker of this home; raises UserError, in seconds, if it does not answer.
 
-    So it does for a database of another version of MLflow. None is created.
+    Also if its database is of another version of MLflow. No database is created.
     """
     from pipelines.stage import check_tracker, has_registry, open_tracker
 

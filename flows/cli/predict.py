@@ -19,7 +19,7 @@ from flows.cli.options import (
     say,
 )
 from flows.environment import home_folder, prepare_flows
-from flows.stopping import stop_in_order
+from flows.stopping import install_stop_handlers
 from pipelines.errors import UserError
 from pipelines.registry.find import ANY_TASK, is_folder
 
@@ -119,7 +119,7 @@ def _predict_batch(
     if model is None:
         model = newest_at(home, ANY_TASK)
         say(f"model: {model_address(model)}")
-    stop_in_order()
+    install_stop_handlers()
     wait_for_api = prepare_flows(home_folder(home))
     from flows.predict import BatchPredictionRecipe, predict
     from flows.progress import progress_on_terminal

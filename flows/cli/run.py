@@ -17,7 +17,7 @@ from flows.cli.options import (
     TextColumn,
 )
 from flows.environment import home_folder, prepare_flows, set_defaults
-from flows.stopping import stop_in_order
+from flows.stopping import install_stop_handlers
 from pipelines.errors import UserError
 
 
@@ -149,7 +149,7 @@ def run(
 
 
 def _run(recipe: Any, until: Any, home: Path) -> None:
-    stop_in_order()
+    install_stop_handlers()
     set_defaults(home)
     from flows.checks import check_run
 

@@ -102,7 +102,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _read_source(source: str) -> dict[str, Any]:
-    # A task's preset is called as the task is, with either stroke.
+    # A task's preset is called as the task is; - and _ are interchangeable.
     preset = source if Path(source).is_file() else source.replace("_", "-")
     if preset in preset_names():
         text = preset_text(preset)

@@ -136,7 +136,8 @@ class Recipe(Settings):
     )
     runtime: RuntimeSettings = Field(
         default_factory=RuntimeSettings,
-        description="Where results are kept and how many workers compute; changes no byte.",
+        description="Where results are kept and how many workers compute. Data have the same bytes "
+        "anywhere; the last bits of weights depend on the device and the number of workers.",
     )
     corpus: CorpusSettings = Field(
         default_factory=CorpusSettings, description="The text to train on."

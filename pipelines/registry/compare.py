@@ -19,6 +19,7 @@ from pipelines.recipes.recipe import ComparisonSettings
 from pipelines.registry.find import (
     COMPARISON_TAG,
     KIND_TAG,
+    PROMOTED_TAG,
     PROOF_TAG,
     entries,
     find_source,
@@ -30,9 +31,10 @@ from pipelines.registry.prove import Evaluation, VerificationError, evaluated
 from pipelines.stages.dataset.stage import family_of, read_items
 from pipelines.stages.evaluation import answers_in, build_baselines
 from pipelines.store import Artifact, ArtifactStore
+from pipelines.store.access import FULL
 from pipelines.tasks import Answers, Items, TaskFamily
 from pipelines.tasks.scoring import WeightedScore, ratio
-from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
+from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker, is_transient
 
 _REMEDY: Final = (
     "try more labels or epochs, longer pretraining or text of your domain, a published "
@@ -96,15 +98,21 @@ def compare_versions(
         return Comparison(name=name, version=number, is_better=False, reason=reason)
 
     if champion is not None and int(champion.version) == number:  # a run was killed after that
-        comparison = refused(f"it is {alias} already")
-    elif rolled_back_tag(version, alias) in client.get_registered_model(name).tags:
+        reason = version.tags.get(f"{COMPARISON_TAG}.reason", f"it is {alias} already")
+        client.set_model_version_tag(name, str(number), f"{PROMOTED_TAG}.{alias}.reason", reason)
+        return refused(f"it is {alias} already")
+    if rolled_back_tag(version, alias) in client.get_registered_model(name).tags:
         comparison = refused(
-            f"a person rolled this model back; `bertsmith promote {name} --version {number}`"
+            f"a person rolled this model back; to promote it anyway, run `bertsmith promote {name} "
+            f"--version {number}`"
         )
     else:
         try:
             comparison = _compared(version, champion, tracker, store, settings, evaluation)
         except (VerificationError, UserError) as error:
+            # A disk or a store that fails says nothing about the version.
+            if is_transient(error) or getattr(error.__cause__, "errno", None) in FULL:
+                raise
             sentence = " ".join(str(error).split())  # a process's stderr has several lines
             comparison = refused(f"it cannot be compared: {sentence}")
     decision = "better" if comparison.is_better else "not better"

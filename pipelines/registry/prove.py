@@ -25,7 +25,7 @@ _TOLERANCE: Final = 0.001  # between two machines; an answer that hangs by a rou
 
 
 class VerificationError(RuntimeError):
-    """A version that could not be loaded and run, asked the data, or repeat its score."""
+    """A version that could not be run, does not fit the data, or did not repeat its score."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,5 +156,10 @@ def _run_process(request: Mapping[str, Any]) -> None:
         raise ConnectionError(f"{uri} could not be fetched and verified now: {lines[-1]}")
     if completed.returncode == proof_process.REFUSED:
         raise VerificationError(f"{uri} was not run: {lines[-1]}")
+    if completed.returncode < 0:  # of a signal: a lack of memory says nothing about the model
+        raise ConnectionError(
+            f"the process that ran {uri} was ended by signal {-completed.returncode}, most often "
+            "for lack of memory; run again"
+        )
     errors = "\n".join(lines[-5:])
     raise VerificationError(f"{uri} could not be loaded and run:\n{errors}")

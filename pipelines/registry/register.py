@@ -51,7 +51,7 @@ class Submission:
     name: str
     alias: str  # of a version until it has proved itself
     artifact: Artifact
-    lineage: Mapping[str, Artifact]  # by stage: corpus, vocabulary, examples, …
+    lineage: Mapping[str, Artifact]  # by kind: corpus, vocabulary, examples, …
     recipe_yaml: str
     evaluation: Artifact | None = None  # of a task's model: what its card compares it with
 
@@ -126,7 +126,7 @@ def _create_version(
     tracker.set_tags(run_id, tags)
     tracker.client().log_text(run_id, redacted(submission.recipe_yaml), "recipe.yaml")
     recipe = yaml.safe_load(submission.recipe_yaml) or {}
-    recipe.pop("runtime", None)  # it changes nothing of what is made
+    recipe.pop("runtime", None)  # where it ran; the tags name the machine
     tracker.log_params(run_id, dict(flattened(recipe)))
     logged = log_package(submission.kind, submission.artifact, run_id, tags, tracker)
     machine = entries(COMPUTED_ON_TAG, client.get_run(run_id).data.tags)
@@ -213,7 +213,7 @@ def _figures(statistics: Mapping[str, Any]) -> list[str]:
 
 def _seeds(artifact: Artifact) -> str:
     """How much the main figure depends on the seed."""
-    seed = artifact.manifest.settings.get("seed", "of another tool")
+    seed = artifact.manifest.settings.get("seed")
     statistics, score = artifact.statistics, artifact.statistics.get("score", "")
     deviation = statistics.get(f"deviation/{score}")
     if deviation is None:

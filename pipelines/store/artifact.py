@@ -262,7 +262,7 @@ class Artifact:
 
     @property
     def kind(self) -> str:
-        """The stage that made it, such as `corpus`."""
+        """What it is, such as `corpus` or `encoder`."""
         return self.manifest.kind
 
     @property

@@ -114,7 +114,7 @@ class Draft:
         write_to_disk(Path(path), text)
 
     def finished(self, name: str) -> dict[str, Any] | None:
-        """Figures of `name` if it is whole and its bytes still verify, else None."""
+        """Figures of `name` if it is whole, else None; on a local store its bytes are verified."""
         record = self._record_of_whole(name)
         if record is None or (self.is_local and not record.matches(Path(self._path(name, record)))):
             return None

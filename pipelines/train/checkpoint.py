@@ -52,7 +52,7 @@ from pipelines.store.access import (
     store_errors,
     write_to_disk,
 )
-from pipelines.train.metrics import BEST_FOLDER, HISTORY_FILE, Best, Telemetry
+from pipelines.train.metrics import BEST_FOLDER, HISTORY_FILE, EarlyStopping, Telemetry
 from pipelines.train.ranks import all_gather, broadcast
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ MODEL_FOLDER = "model"  # to resume from
 MODEL_FILES = (WEIGHTS_FILE, CONFIG_FILE, *SAVED_FILES, HISTORY_FILE)
 
 # How long a due checkpoint waits for the previous one, while the other ranks wait for rank 0.
-PATIENCE_SECONDS = 60.0
+PENDING_SAVE_SECONDS = 60.0
 _PREFIX = "checkpoint_"
 _CHECKSUMS = "checksums.json"
 _NUM_KEPT = 2
@@ -214,7 +214,7 @@ class Checkpoints:
         newest, *others = self.stored()
         kept = {each.name for each in others[: _NUM_KEPT - 1]}
         for name in self._names() - kept:
-            if name.removeprefix(_PREFIX) < newest.name.removeprefix(_PREFIX):
+            if name < newest.name:
                 self._filesystem.delete_dir(f"{self.folder}/{name}")
 
     def _names(self) -> set[str]:
@@ -245,7 +245,7 @@ class TrainState:
     checkpoints: Checkpoints
     is_writer: bool
     first_of_node: int  # the rank that reads a checkpoint for all ranks of this node
-    best: Best | None = None  # where the training run may stop early
+    best: EarlyStopping | None = None  # where the training run may stop early
 
     @property
     def device(self) -> torch.device:
@@ -260,7 +260,7 @@ def save(state: TrainState, position: Position) -> None:
     temporary folder cannot take it.
     """
     warn = state.telemetry.warn
-    if state.checkpoints.is_storing(PATIENCE_SECONDS):
+    if state.checkpoints.is_storing(PENDING_SAVE_SECONDS):
         warn(
             f"the checkpoint of step {position.step} is left out: the previous one is still being "
             "copied to the store"

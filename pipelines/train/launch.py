@@ -24,7 +24,7 @@ from pipelines.cluster import (
 from pipelines.errors import UserError, first_line
 from pipelines.stage import Observer, Progress, StageContext, send_note
 from pipelines.train.checkpoint import CheckpointFolder, Checkpoints, DamagedCheckpointError
-from pipelines.train.placement import Placement, listed, room_on_nodes, schedule
+from pipelines.train.placement import Placement, listed, place_workers, room_on_nodes
 from pipelines.train.settings import least_workers
 from pipelines.train.worker import Assignment, TrainingJob, train_on_rank
 
@@ -45,7 +45,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 logger = logging.getLogger(__name__)
 
 # How long a training run may take to end politely: a step, an evaluation, a checkpoint on its way.
-PATIENCE_SECONDS = 120.0
+STOP_GRACE_SECONDS = 120.0
 _OUTAGE_SECONDS = 360.0  # how long, in all, the workers may find no room
 _SLICE_SECONDS = 1.0
 _RESIZE_SECONDS = 10.0  # between two looks at whether a range of workers has more room
@@ -78,12 +78,12 @@ def launched(
     or node that dies is replaced, as often as `context.runtime` allows, and training resumes from
     the last checkpoint; so does a second call with the same name in another process. A UserError on
     any rank ends all of them and is raised here. What stops this call from outside, such as
-    KeyboardInterrupt, ends the training run too: it saves a checkpoint, within `PATIENCE_SECONDS`
+    KeyboardInterrupt, ends the training run too: it saves a checkpoint, within `STOP_GRACE_SECONDS`
     or until it is stopped once more, and this process leaves Ray.
     """
     runtime, section = context.runtime, job.cut.section
     connect()
-    placement = schedule(runtime, nodes(), job.cut, one_thread_each=job.one_thread_each)
+    placement = place_workers(runtime, nodes(), job.cut, one_thread_each=job.one_thread_each)
     logger.info("%s, %s", job.stage, placement)
     least = least_workers(runtime)
     if room_on_nodes(nodes(), placement.cpus, use_gpu=placement.use_gpu) < least:
@@ -105,7 +105,7 @@ def launched(
             )
             result = _fit(_trainer(assignment, placement, checkpoints, context), messages)
     except (ControllerError, WorkerGroupError, RayError) as error:
-        raise_sentence(error, section, runtime.max_failures, placement)
+        raise_user_error(error, section, runtime.max_failures, placement)
         raise
     except BaseException as error:
         # Before a stopped caller releases the lock of its build: in a notebook the process would
@@ -167,7 +167,9 @@ def _trainer(
     )
 
 
-def raise_sentence(error: Exception, section: str, max_failures: int, placement: Placement) -> None:
+def raise_user_error(
+    error: Exception, section: str, max_failures: int, placement: Placement
+) -> None:
     """Raise UserError if a person can fix what Ray Train's `fit` raised; return if it is a bug."""
     cause = error.controller_failure if isinstance(error, ControllerError) else error
     if isinstance(cause, UserError):
@@ -227,7 +229,7 @@ def _fit(trainer: TorchTrainer, messages: "ActorHandle[Any]") -> dict[str, Any]:
             "stopping: saving a checkpoint of this training run; stop again to exit at once"
         )
         messages.stop.remote()
-        wait([outcome], timeout=PATIENCE_SECONDS)
+        wait([outcome], timeout=STOP_GRACE_SECONDS)
         raise
 
 

@@ -293,7 +293,7 @@ def training_statistics(result: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-class Best:
+class EarlyStopping:
     """The weights with the lowest held-out loss so far; every rank holds them.
 
     The best evaluation and the patience left are functions of the curve, so a resumed run stops
@@ -304,19 +304,20 @@ class Best:
         self._patience = patience  # evaluations without a lower loss
         self._weights: dict[str, Tensor] = {}
 
-    def consider(self, model: TrainableModel, history: Sequence[Mapping[str, Any]]) -> None:
+    def update(self, model: TrainableModel, history: Sequence[Mapping[str, Any]]) -> None:
         """Keep the weights of `model` where the last point of the curve is its best evaluation."""
         if best_step(history) == history[-1]["step"]:
             self._weights = {
                 name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()
             }
 
-    def is_over(self, history: Sequence[Mapping[str, Any]]) -> bool:
+    def should_stop(self, history: Sequence[Mapping[str, Any]]) -> bool:
         """Whether the patience is used up."""
-        best = best_step(history)
-        return sum(step > best for step in heldout_losses(history)) >= self._patience
+        losses = heldout_losses(history)
+        best = min(losses, key=losses.__getitem__, default=0)
+        return sum(step > best for step in losses) >= self._patience
 
-    def put_into(self, model: TrainableModel) -> None:
+    def load_into(self, model: TrainableModel) -> None:
         """Give `model` the best weights; those it has where nothing was evaluated."""
         if self._weights:
             model.load_state_dict(self._weights)
@@ -327,7 +328,7 @@ class Best:
             return
         present = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         try:
-            self.put_into(model)
+            self.load_into(model)
             save_model(folder / BEST_FOLDER, model)
         finally:
             model.load_state_dict(present)

@@ -48,7 +48,7 @@ class Placement:
     use_gpu: bool  # one for each worker
 
 
-def resolve(precision: Precision, context: StageContext) -> tuple[Arithmetic, StageContext]:
+def resolve_device(precision: Precision, context: StageContext) -> tuple[Arithmetic, StageContext]:
     """What a training run computes in, and the context whose ranks get that device and no other.
 
     Without RAY_ADDRESS this machine has the GPUs, else the nodes of the cluster; an automatic
@@ -84,7 +84,7 @@ def resolve(precision: Precision, context: StageContext) -> tuple[Arithmetic, St
     return arithmetic, replace(context, runtime=runtime.model_copy(update={"device": device}))
 
 
-def schedule(
+def place_workers(
     runtime: RuntimeSettings, nodes: Sequence[Node], split: BatchSplit, *, one_thread_each: bool
 ) -> Placement:
     """Fit the workers that `runtime` asks for to the `nodes` of a cluster.

@@ -34,7 +34,7 @@ from pipelines.train.checkpoint import (
     save,
     save_at_end,
 )
-from pipelines.train.metrics import Best, MetricLog, Telemetry
+from pipelines.train.metrics import EarlyStopping, MetricLog, Telemetry
 from pipelines.train.ranks import all_gather, broadcast, rank_and_world_size
 from pipelines.train.settings import ENDLESS, BatchSplit, TrainingSettings
 from pipelines.versions import computing_machine
@@ -157,7 +157,7 @@ def train_on_rank(config: dict[str, Assignment]) -> dict[str, Any]:
             checkpoints=Checkpoints(assignment.checkpoints),
             is_writer=rank == 0,
             first_of_node=rank - node.get_local_rank(),  # Ray numbers them node by node
-            best=None if training.patience is None else Best(training.patience),
+            best=None if training.patience is None else EarlyStopping(training.patience),
         )
         with closing(telemetry):  # also after an error: what led there is reported
             position = restore(state, training.settings.seed)
@@ -178,7 +178,7 @@ def train_on_rank(config: dict[str, Assignment]) -> dict[str, Any]:
             result: dict[str, Any] = {"checkpoint": save_at_end(state, position)}
             if is_last:
                 if state.best is not None:
-                    state.best.put_into(model)
+                    state.best.load_into(model)
                 result["final"] = training.final_evaluation(model.cpu())
                 result["computed_on"] = computing_machine()
     return {**telemetry.summary(), **result}
@@ -216,7 +216,7 @@ class TrainingLoop:
     job: TrainingJob
     training: Training
     state: TrainState
-    stop: "ray.ObjectRef | None"  # there as soon as somebody wishes it; rank 0 passes it on
+    stop: "ray.ObjectRef | None"  # resolves when a stop is requested; rank 0 passes it on
     started: float  # when the process was ready, on the clock of `time.perf_counter`
 
     def train_from(self, position: Position) -> tuple[Position, bool]:
@@ -250,7 +250,9 @@ class TrainingLoop:
         """Take steps until `num_steps` are done, a stop is wanted, or `is_enough(done)`."""
         training, state, settings = self.training, self.state, self.training.settings
         optimizer, telemetry = state.optimizer, state.telemetry
-        is_last = position.step >= num_steps
+        is_last = position.step >= num_steps or self._is_patience_over()
+        if is_last:  # where the run stood when it was to be published
+            return position, True
         num_tokens = torch.tensor(telemetry.num_tokens, dtype=torch.float64, device=state.device)
         with training.reading_ahead() as reading:
             reports = train(
@@ -279,8 +281,7 @@ class TrainingLoop:
                     telemetry.log_speed(done, float(num_tokens))
                 if is_evaluation:
                     self._evaluate(done)
-                    best = state.best  # the same on all ranks
-                    is_last = is_last or (best is not None and best.is_over(telemetry.history))
+                    is_last = is_last or self._is_patience_over()
                 telemetry.show(done)
                 position = replace(position, step=done)
                 if is_due and not is_last:
@@ -295,11 +296,15 @@ class TrainingLoop:
     def _is_stop_wanted(self) -> bool:
         return self.stop is not None and bool(ray.wait([self.stop], timeout=0)[0])
 
+    def _is_patience_over(self) -> bool:
+        best = self.state.best  # the same on all ranks
+        return best is not None and best.should_stop(self.state.telemetry.history)
+
     def _evaluate(self, step: int) -> None:
         state, telemetry = self.state, self.state.telemetry
         telemetry.log(step, self.training.evaluate(state.model))
         if state.best is not None:
-            state.best.consider(state.model, telemetry.history)
+            state.best.update(state.model, telemetry.history)
 
     def _figures(self, report: StepReport) -> dict[str, float]:
         losses = {f"train/{name}_loss": float(value) for name, value in report.losses.items()}

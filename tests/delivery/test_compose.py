@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pipelines.train.launch import PATIENCE_SECONDS
+from pipelines.train.launch import STOP_GRACE_SECONDS
 from tests.delivery.composition import COMPOSE, read
 from tests.delivery.declared import (
     ENTRYPOINT,
@@ -58,7 +58,7 @@ def test_who_trains_has_time_to_save_before_it_is_killed(ours: dict[str, Any]) -
     assert {"worker", "bertsmith"} <= set(drivers)
     for name, service in drivers.items():
         seconds = int(service.get("stop_grace_period", "10s").removesuffix("s"))
-        assert seconds > PATIENCE_SECONDS, name
+        assert seconds > STOP_GRACE_SECONDS, name
     # What depends on others is stopped before them.
     outlive, waiting = set(), ["worker"]
     while waiting:

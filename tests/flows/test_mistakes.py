@@ -48,7 +48,7 @@ CASES = {
     "a pipe as text": (["run", "--corpus", "{here}/pipe"], "pipe"),
     "a device as text": (["run", "--corpus", "/dev/zero"], "/dev/zero"),
     "no labelled file": ([*DATASET, "{here}/none.csv"], "none.csv"),
-    "a folder that is no dataset": ([*DATASET, "{here}"], "has no split train"),
+    "a folder that is no dataset": ([*DATASET, "{here}"], "give the files themselves"),
     "a pipe of labels": ([*DATASET, "{here}/pipe.csv"], "pipe.csv"),
     "no such column": ([*DATASET, "{here}/rows.csv", "--label-column", "genre"], "genre"),
     "one label alone": ([*DATASET, "{here}/one-label.csv"], "two labels"),
@@ -123,7 +123,7 @@ CASES = {
     ),
     "a left-to-right classifier": (
         ["run", "--until", "finetuning", "--set", "examples.objective=clm"],
-        "and clm has none",
+        "an objective with masks",
     ),
     "a family that is none": (["run", "--set", "dataset.family=poetry"], "classification"),
 }

@@ -53,6 +53,6 @@ def test_a_continued_encoder_gives_its_tokenizer_and_is_in_the_lineage(folder, c
     assert run.recipe.tokenizer.encoder == fingerprint
     run.artifacts["pretraining"] = SimpleNamespace(kind="encoder")
     lineage = _lineage(run, with_task=False)
-    assert lineage["went_on_from"].fingerprint == fingerprint
+    assert lineage["base_encoder"].fingerprint == fingerprint
     assert lineage["encoder"] is run.artifacts["pretraining"]
-    assert "went_on_from" not in _lineage(run_of(read_recipe("demo"), context), with_task=False)
+    assert "base_encoder" not in _lineage(run_of(read_recipe("demo"), context), with_task=False)

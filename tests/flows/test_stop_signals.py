@@ -53,7 +53,7 @@ def is_stopped_by(number: int) -> bool:
 def test_each_of_them_stops_and_what_follows_at_once_is_the_same_stop(
     clock: Clock, number: int
 ) -> None:
-    stopping.stop_in_order()
+    stopping.install_stop_handlers()
     assert is_stopped_by(number)
     clock.now += 0.4
     assert not is_stopped_by(signal.SIGTERM)  # what `timeout` sends to the whole group
@@ -63,7 +63,7 @@ def test_each_of_them_stops_and_what_follows_at_once_is_the_same_stop(
 
 def test_a_command_in_the_background_outlives_its_terminal(clock: Clock) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
-    stopping.stop_in_order()
+    stopping.install_stop_handlers()
     assert not is_stopped_by(signal.SIGHUP)
 
 
@@ -77,7 +77,7 @@ def test_inside_a_flow_prefects_handler_gives_way_to_the_commands_own(
         raise RuntimeError("at each signal")
 
     signal.signal(signal.SIGINT, interrupt)
-    stopping.stop_in_order()
+    stopping.install_stop_handlers()
     signal.signal(signal.SIGTERM, prefects)
     with stopping.flow_in_progress():
         assert is_stopped_by(signal.SIGTERM)
@@ -103,7 +103,7 @@ class Answer(BaseModel):
 
 
 def test_an_interrupt_that_a_library_swallows_is_an_interrupt(clock: Clock) -> None:
-    stopping.stop_in_order()
+    stopping.install_stop_handlers()
     with pytest.raises(PydanticSerializationError):
         Answer(number=1).model_dump_json()
     clock.now += 1.5
@@ -117,7 +117,7 @@ def test_the_command_ends_as_interrupted(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def listed() -> list[str]:
-        stopping.stop_in_order()
+        stopping.install_stop_handlers()
         return [Answer(number=1).model_dump_json()]
 
     monkeypatch.setattr("pipelines.recipes.files.preset_names", listed)

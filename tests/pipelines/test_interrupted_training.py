@@ -28,7 +28,7 @@ from pipelines.train.launch import launched
 from pipelines.train.settings import BatchSplit
 from pipelines.train.settings import TrainingSettings
 
-launching.PATIENCE_SECONDS = 2.0  # this worker hears nobody
+launching.STOP_GRACE_SECONDS = 2.0  # this worker hears nobody
 folder = Path(sys.argv[1])
 ticks = folder / "ticks"
 

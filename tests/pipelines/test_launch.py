@@ -10,7 +10,7 @@ from pipelines.errors import UserError
 from pipelines.stage import Progress, ignore
 from pipelines.tracking.tracker import is_transient
 from pipelines.train import launch
-from pipelines.train.launch import messages_of_workers, raise_sentence
+from pipelines.train.launch import messages_of_workers, raise_user_error
 from pipelines.train.metrics import Telemetry
 from pipelines.train.placement import Placement
 from pipelines.train.worker import within_memory
@@ -27,7 +27,7 @@ class NoPlacesError(Exception):
 
 def sentence_of(error: Exception) -> UserError:
     with pytest.raises(UserError) as raised:
-        raise_sentence(error, "pretraining", 3, Placement(num_workers=2, cpus=4, use_gpu=False))
+        raise_user_error(error, "pretraining", 3, Placement(num_workers=2, cpus=4, use_gpu=False))
     assert len(str(raised.value).splitlines()) == 1
     return raised.value
 
@@ -134,7 +134,7 @@ class Trainer:
         while True:
             time.sleep(0.1)
 
-launch.PATIENCE_SECONDS = 1.0
+launch.STOP_GRACE_SECONDS = 1.0
 signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
     launch._fit(Trainer(), Wish())

@@ -11,7 +11,7 @@ from pipelines.settings import RuntimeSettings
 from pipelines.stage import StageContext
 from pipelines.store import ArtifactStore
 from pipelines.train import placement
-from pipelines.train.placement import Arithmetic, Placement, resolve, schedule
+from pipelines.train.placement import Arithmetic, Placement, place_workers, resolve_device
 from pipelines.train.settings import BatchSplit, check_ranks
 
 LAPTOP = [{"CPU": 2.0}]
@@ -54,7 +54,7 @@ def runtime(training_workers: Any, **values: Any) -> RuntimeSettings:
 )
 def test_ranks_are_placed(ranks, nodes, split, small, expected):
     num_workers, cpus, use_gpu = expected
-    assert schedule(ranks, nodes, split, one_thread_each=small) == Placement(
+    assert place_workers(ranks, nodes, split, one_thread_each=small) == Placement(
         num_workers=num_workers, cpus=cpus, use_gpu=use_gpu
     )
 
@@ -75,7 +75,7 @@ def test_ranks_are_placed(ranks, nodes, split, small, expected):
 )
 def test_what_cannot_be_placed_is_refused(ranks, nodes, sentence):
     with pytest.raises(UserError) as raised:
-        schedule(ranks, nodes, EIGHT, one_thread_each=False)
+        place_workers(ranks, nodes, EIGHT, one_thread_each=False)
     assert sentence in str(raised.value)
     assert "\n" not in str(raised.value)
 
@@ -98,7 +98,9 @@ def test_more_workers_than_a_step_has_micro_batches_are_refused():
 def test_what_is_placed_fits(num_workers, nodes, device):
     """Bin packing, checked by brute force: every worker finds a node that still has room."""
     try:
-        placed = schedule(runtime(num_workers, device=device), nodes, EIGHT, one_thread_each=False)
+        placed = place_workers(
+            runtime(num_workers, device=device), nodes, EIGHT, one_thread_each=False
+        )
     except UserError:
         return
     free = [dict(node) for node in nodes]
@@ -119,7 +121,7 @@ def no_cluster(monkeypatch):
 
 def resolved(precision: Any, folder: Any, **values: Any) -> Arithmetic:
     context = StageContext(store=ArtifactStore(folder), runtime=runtime(1, **values))
-    return resolve(precision, context)[0]
+    return resolve_device(precision, context)[0]
 
 
 def test_auto_names_the_same_artifact_as_what_this_machine_computes_in(no_cluster, tmp_path):
@@ -157,14 +159,14 @@ def test_what_names_the_artifact_is_what_trains_where_ray_and_torch_disagree(
     no_cluster, monkeypatch, tmp_path, torch_sees: bool, ray_counts: float
 ):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: torch_sees)
-    settled, bound = resolve("float32", StageContext(store=ArtifactStore(tmp_path)))
+    settled, bound = resolve_device("float32", StageContext(store=ArtifactStore(tmp_path)))
     assert settled.device == ("cuda" if torch_sees else "cpu")
     nodes = [{"CPU": 2.0, "GPU": ray_counts}]
     if torch_sees:
         with pytest.raises(UserError, match="with 1 CPU and 1 GPU"):
-            schedule(bound.runtime, nodes, TWO, one_thread_each=False)
+            place_workers(bound.runtime, nodes, TWO, one_thread_each=False)
     else:
-        assert not schedule(bound.runtime, nodes, TWO, one_thread_each=False).use_gpu
+        assert not place_workers(bound.runtime, nodes, TWO, one_thread_each=False).use_gpu
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

@@ -15,7 +15,7 @@ from pipelines.tracking.tracker import Tracker
 from pipelines.train import metrics
 from pipelines.train.metrics import (
     HISTORY_FILE,
-    Best,
+    EarlyStopping,
     MetricLog,
     best_step,
     finish_run,
@@ -119,7 +119,11 @@ def test_the_first_of_the_least_heldout_losses_is_the_best_and_patience_counts_f
     history += [{"step": step, "eval/a_loss": loss} for step, loss in losses.items()]
     assert best_step(history) == 6
     assert heldout_losses(history)[2] == math.inf
-    assert [Best(patience).is_over(history) for patience in (1, 2, 3)] == [True, True, False]
+    assert [EarlyStopping(patience).should_stop(history) for patience in (1, 2, 3)] == [
+        True,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.slow

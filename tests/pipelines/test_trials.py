@@ -174,6 +174,26 @@ def test_patience_ends_a_training_and_the_best_weights_are_published(
 
 
 @pytest.mark.slow
+def test_one_that_ended_early_and_could_not_be_published_takes_no_further_step(
+    stopped: Artifact,
+    encoder: Artifact,
+    dataset: Artifact,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise OSError("the store is away")
+
+    context = StageContext(store=ArtifactStore(tmp_path))
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="the store is away"):
+        patch.setattr("pipelines.stages.finetuning.training.publish_model", fail)
+        build_task_model(PATIENT, dataset, encoder, context)
+    published = build_task_model(PATIENT, dataset, encoder, context)
+    assert _losses(published) == _losses(stopped)
+    assert published.manifest.files[WEIGHTS] == stopped.manifest.files[WEIGHTS]
+
+
+@pytest.mark.slow
 def test_a_killed_training_stops_after_the_same_step_with_the_same_bits(
     stopped: Artifact, encoder: Artifact, dataset: Artifact, tmp_path: Path
 ) -> None:

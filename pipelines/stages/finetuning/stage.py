@@ -27,7 +27,7 @@ from pipelines.store import Artifact, Built, Draft
 from pipelines.tracking.tracker import is_transient
 from pipelines.train.imported import IMPORTED, config_of
 from pipelines.train.metrics import finish_run, numbers, open_run
-from pipelines.train.placement import resolve
+from pipelines.train.placement import resolve_device
 from pipelines.train.settings import resolved_rate
 
 # Few labels want many passes, many labels few (docs/decisions/0041).
@@ -137,7 +137,7 @@ def best_of_trials(
     if initialization == "random" and len(changes) > 1:
         chosen = best_of_trials(settings, dataset, encoder, context)
         changes = [chosen.statistics["chosen"]]
-    arithmetic, settled = resolve(settings.precision, context)
+    arithmetic, settled = resolve_device(settings.precision, context)
     plain = settings.model_dump(mode="json", exclude=OF_NO_TRAINING)
     tried = {"tried": changes, "num_seeds": settings.num_seeds, "initialization": initialization}
     artifact = context.store.get_or_build(

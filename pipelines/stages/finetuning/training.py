@@ -27,7 +27,7 @@ from pipelines.train.checkpoint import MODEL_FILES, CheckpointFolder, publish_mo
 from pipelines.train.imported import config_of
 from pipelines.train.launch import launched
 from pipelines.train.metrics import best_step, finish_run, open_run, training_statistics
-from pipelines.train.placement import SINGLE_THREADED_SIZES, resolve
+from pipelines.train.placement import SINGLE_THREADED_SIZES, resolve_device
 from pipelines.train.ranks import means_over_ranks, rank_and_world_size
 from pipelines.train.worker import Training, TrainingJob
 
@@ -49,7 +49,7 @@ def train_task_model(
 
     Statistics: the family's held-out figures, those of the trivial baseline beside them.
     """
-    arithmetic, context = resolve(settings.precision, context)
+    arithmetic, context = resolve_device(settings.precision, context)
     job = FinetuningJob(
         stage=f"{FINETUNING.name} from {initialization} weights",
         settings=settings,

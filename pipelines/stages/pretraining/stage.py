@@ -30,7 +30,7 @@ from pipelines.train.checkpoint import MODEL_FILES, CheckpointFolder, publish_mo
 from pipelines.train.imported import existing_encoder
 from pipelines.train.launch import launched
 from pipelines.train.metrics import finish_run, open_run, training_statistics
-from pipelines.train.placement import SINGLE_THREADED_SIZES, resolve
+from pipelines.train.placement import SINGLE_THREADED_SIZES, resolve_device
 from pipelines.train.ranks import rank_and_world_size
 from pipelines.train.settings import ENDLESS
 from pipelines.train.worker import Timing, Training, TrainingJob
@@ -45,7 +45,7 @@ def build_encoder(
 
     Its artifact holds weights, tokenizer and curve.
     """
-    arithmetic, context = resolve(settings.precision, context)
+    arithmetic, context = resolve_device(settings.precision, context)
     inputs = {"examples": examples, "vocabulary": vocabulary}
     encoder = None
     if settings.encoder is not None:

@@ -156,6 +156,6 @@ def test_the_lineage_goes_down_to_the_bytes_that_came_from_outside(models: Model
     gone = lineage_lines("examples", "0" * 32, store)
     assert gone == [f"examples {'0' * 32}: not in the store {store.url}"]
     imported = import_folder(models.encoder(1).local_folder(), models.context, source="theirs")
-    for name in ("encoder", "finetuned", "went_on_from"):  # whatever its reader calls it
+    for name in ("encoder", "finetuned", "base_encoder"):  # whatever its reader calls it
         first = lineage_lines(name, imported.fingerprint, store)[0]
         assert first == f"imported_model {imported.fingerprint}"
