@@ -183,12 +183,15 @@ class LabelledBatch(OfTensors):
         """Build the batch and count, on the host, the labels that are not `IGNORED_LABEL`.
 
         [B, C] booleans count one label each; they and floats become float32, integers and [B]
-        booleans int64. Of [B, 2] spans every row is one label.
+        booleans int64. Of [B, 2] spans every row is one label. Raises ValueError for [B, C] floats
+        outside of 0 to 1.
         """
         values = labels if isinstance(labels, Tensor) else torch.from_numpy(np.asarray(labels))
         is_several = values.ndim == 2 and (values.is_floating_point() or values.dtype == torch.bool)
         is_exact = not is_several and not values.is_floating_point()
         values = values.long() if is_exact else values.float()
+        if is_several and not ((values >= 0) & (values <= 1)).all():
+            raise ValueError("labels of several classes must lie between 0 and 1")
         if not is_exact:
             num_labels = values.numel()
         elif values.ndim == 2:

@@ -23,7 +23,7 @@ import joblib
 from pipelines.errors import UserError, first_line
 from pipelines.store import ArtifactStore
 from pipelines.store.access import store_errors, store_errors_explained
-from pipelines.versions import computing_versions, source_folders
+from pipelines.versions import computing_versions, other_versions, source_folders
 
 # Read by Ray when it is imported or started; a person's own setting wins.
 for _name, _value in {
@@ -358,15 +358,8 @@ def _problem(
     database: Path | None,
 ) -> str:
     """On a node: why it cannot take part, and the remedy; empty if it can."""
-    here = computing_versions()
-    names = [name for name, version in driver_versions.items() if here.get(name) != version]
-    if names:
-        theirs = ", ".join(f"{name} {here.get(name, 'none')}" for name in names)
-        ours = ", ".join(f"{name} {driver_versions[name]}" for name in names)
-        return (
-            f"runs other versions than this process, {theirs} instead of {ours}; install the same "
-            "on both, or take that node out of the cluster"
-        )
+    if others := other_versions(driver_versions):
+        return others
     own = f"{probe}-{uuid.uuid4().hex}"
     trouble = ""
     try:

@@ -4,6 +4,7 @@ import hashlib
 import platform
 import sys
 import unicodedata
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -64,6 +65,20 @@ def computing_versions() -> dict[str, str]:
     """
     own = {"Bertsmith's sources": source_digest(), "Python": versions_of("python").split()[1]}
     return own | {name: version(name).partition("+")[0] for name in _DECIDING}
+
+
+def other_versions(expected: Mapping[str, str]) -> str:
+    """What is not as `expected` by the process that leads a run, and the remedy; else empty."""
+    here = computing_versions()
+    names = [name for name, version in expected.items() if here.get(name) != version]
+    if not names:
+        return ""
+    theirs = ", ".join(f"{name} {here.get(name, 'none')}" for name in names)
+    ours = ", ".join(f"{name} {expected[name]}" for name in names)
+    return (
+        f"runs other versions than this process, {theirs} instead of {ours}; install the same on "
+        "both, or take that node out of the cluster"
+    )
 
 
 def computing_machine() -> dict[str, str]:

@@ -323,6 +323,8 @@ class SentenceEncoder(TaskModel):
 
     def loss_sum(self, answers: Tensor, labels: Tensor) -> Tensor:
         num_pairs = len(labels)
+        if len(answers) < 2 * num_pairs:
+            raise ValueError(f"{num_pairs} pairs need {2 * num_pairs} texts, got {len(answers)}")
         first, second = answers[:num_pairs], answers[num_pairs:]
         if not labels.is_floating_point():
             return _choice_loss_sum(first, second, labels)

@@ -103,9 +103,8 @@ def prune(
     elif not yes:
         print(f"\n{total} would be freed; the same command with --yes removes it.")
     else:
-        for removal in removals:
-            remove_entry(artifacts, removal)
-        print(f"\n{total} freed.")
+        removed = [removal for removal in removals if remove_entry(artifacts, removal)]
+        print(f"\n{_size(sum(removal.num_bytes for removal in removed))} freed.")
 
 
 def _open(home: Path | None, store: str | None) -> "ArtifactStore":

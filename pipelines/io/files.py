@@ -267,9 +267,9 @@ def naming_other_bytes(path: str, encoding: str) -> Iterator[None]:
 
 
 def decoded(data: bytes, place: str) -> str:
-    """Text in UTF-8; raises UserError for other bytes."""
+    """Text in UTF-8, without a mark before it; raises UserError for other bytes."""
     try:
-        return data.decode()
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise _not_encoded(place, "utf-8", error) from error
 

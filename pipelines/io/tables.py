@@ -265,8 +265,8 @@ def tagged_sentences(path: str, encoding: str) -> Iterator[tuple[int, list[str],
 
     Of each, the number of its first line, its words and its tags. Tabs separate the columns of a
     line that has any, and blanks those of the others. The word is in the first column and the tag
-    in the last. `-DOCSTART-` lines are passed over. Raises UserError for a line that is none, and
-    for CoNLL-U.
+    in the last. `-DOCSTART-` lines are passed over. Raises UserError for a line that is none, for
+    CoNLL-U, and where the first column numbers the words.
     """
     with open_text(path, encoding) as lines:
         width = first = 0
@@ -276,6 +276,12 @@ def tagged_sentences(path: str, encoding: str) -> Iterator[tuple[int, list[str],
             text = line.strip("\r\n")
             if not text.strip("\t "):
                 if words:
+                    counted = [str(place) for place in range(1, len(words) + 1)]
+                    if width > 2 and len(words) > 1 and words == counted:
+                        raise UserError(
+                            f"the first column of {path} numbers the words; leave it out, so that "
+                            "the first column holds the words and the last one the tags"
+                        )
                     yield first, words, tags
                 words, tags = [], []
                 continue

@@ -4,11 +4,13 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+
+from filelock import Timeout
 
 from pipelines.errors import UserError
 from pipelines.store.access import store_errors_explained
@@ -77,10 +79,27 @@ def plan(
     ]
 
 
-def remove_entry(store: ArtifactStore, entry: Entry) -> None:
-    """Remove the files of the entry, the manifest first, so that readers find nothing."""
-    kind = Path(store.root) / entry.kind
-    for path in sorted(entry.files, key=lambda path: not path.endswith(f"/{MANIFEST_NAME}")):
+def remove_entry(store: ArtifactStore, entry: Entry) -> bool:
+    """Remove the files of the entry, the manifest first, so that readers find nothing.
+
+    What is being built stays, and so does what was published since the inventory. Returns whether
+    anything went.
+    """
+    with ExitStack() as stack:
+        if store.is_local:
+            try:
+                stack.enter_context(store.lock_of(entry.kind, entry.fingerprint).acquire(timeout=0))
+            except Timeout:
+                return False
+        published = store.find(entry.kind, entry.fingerprint) if entry.manifest is None else None
+        kept = {published.path(name) for name in published.names()} if published else set()
+        _remove_files(store, entry.kind, {path for path in entry.files if path not in kept})
+    return True
+
+
+def _remove_files(store: ArtifactStore, kind_name: str, files: Collection[str]) -> None:
+    kind = Path(store.root) / kind_name
+    for path in sorted(files, key=lambda path: not path.endswith(f"/{MANIFEST_NAME}")):
         with suppress(FileNotFoundError):
             store.filesystem.rm_file(path)
         folder = Path(path).parent

@@ -118,7 +118,7 @@ class ArtifactStore:
                     build_seconds=round(time.perf_counter() - started, 3),
                     folder="" if self.is_local else _REMOTE_FOLDER,
                 )
-                is_ours = self._publish(draft, manifest)
+                is_ours = self._publish(manifest)
             except Exception:
                 # Another builder may have published, and removed what both used.
                 if self.find(kind, fingerprint) is None:
@@ -141,10 +141,9 @@ class ArtifactStore:
         if not self.is_local:
             yield
             return
-        folder = Path(self.root) / kind
-        lock = FileLock(folder / f".lock-{fingerprint}")  # the system frees it if its process dies
+        lock = self.lock_of(kind, fingerprint)
         with store_errors_explained(self.url):
-            folder.mkdir(parents=True, exist_ok=True)
+            Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
             try:
                 lock.acquire(timeout=0)
             except Timeout:
@@ -154,6 +153,10 @@ class ArtifactStore:
             yield
         finally:
             lock.release()
+
+    def lock_of(self, kind: str, fingerprint: str) -> FileLock:
+        """What the builder of an artifact holds on a local store; it is free once it has died."""
+        return FileLock(Path(self.root) / kind / f".lock-{fingerprint}")
 
     def _draft(self, kind: str, fingerprint: str, inputs: Mapping[str, str]) -> Draft:
         """The draft that this code builds the artifact in, as an interrupted build left it."""
@@ -165,7 +168,7 @@ class ArtifactStore:
             draft.note(INPUTS_NAME, json.dumps(dict(inputs)))
         return draft
 
-    def _publish(self, draft: Draft, manifest: Manifest) -> bool:
+    def _publish(self, manifest: Manifest) -> bool:
         """Make the files visible as an artifact; False where another builder was first.
 
         The manifest does that: on a local disk once all that it names is there to stay, on an

@@ -138,10 +138,12 @@ def _names(labels: Any) -> list[str]:
         raise BadItemError("have its labels, or an empty list where there are none", "none")
     if not isinstance(labels, list):
         raise BadItemError("have its labels in a list or between separators", repr(labels)[:60])
-    if not all(isinstance(label, str) for label in labels) or len(set(labels)) < len(labels):
+    if not all(isinstance(label, str) for label in labels):
+        must = 'have the names of its labels as texts, such as ["3"]'
+        raise BadItemError(must, f"{labels!r:.60}")
+    if len(set(labels)) < len(labels) or set(labels) == {"0", "1"}:
         raise BadItemError(
-            "have a list of its labels' names, each once, not a row of zeros and ones",
-            f"{labels!r:.60}",
+            "name each of its labels once, and not with zeros and ones", f"{labels!r:.60}"
         )
     return sorted(labels)
 

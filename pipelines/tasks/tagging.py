@@ -94,12 +94,13 @@ class Tagging(TaskFamily):
         tags = sorted({tag for item in train for tag in item["tags"]})
         if len(tags) < 2:
             raise UserError(
-                f"a tagger needs at least two tags to tell apart, found {tags}; check which column "
-                "holds the tags"
+                f"a tagger needs at least two tags to tell apart, found {tags}; the last column "
+                "of a CoNLL file holds the tags"
             )
         name_entities(tag for item in (*train, *heldout) for tag in item["tags"])
         num_words = sum(len(item["words"]) for item in train)
-        check_classes(tags, num_words, "words", "which column holds the tags")
+        advice = "that the last column of a CoNLL file holds the tags"
+        check_classes(tags, num_words, "words", advice)
         return tuple(tags)
 
     def described(self, train: Items, heldout: Items) -> dict[str, Any]:

@@ -22,11 +22,13 @@ from pipelines.cluster import (
     what_to_do,
 )
 from pipelines.errors import UserError, first_line
+from pipelines.settings import RuntimeSettings
 from pipelines.stage import Observer, Progress, StageContext, send_note
 from pipelines.train.checkpoint import CheckpointFolder, Checkpoints, DamagedCheckpointError
 from pipelines.train.placement import Placement, listed, place_workers, room_on_nodes
 from pipelines.train.settings import least_workers
 from pipelines.train.worker import Assignment, TrainingJob, train_on_rank
+from pipelines.versions import computing_versions
 
 import ray  # isort: skip  (after pipelines.cluster, which sets its environment)
 from ray.actor import ActorHandle
@@ -88,7 +90,7 @@ def launched(
     least = least_workers(runtime)
     if room_on_nodes(nodes(), placement.cpus, use_gpu=placement.use_gpu) < least:
         note = (
-            f"{section}: waiting up to {runtime.wait_for_nodes_seconds} s for nodes for {least} "
+            f"{section}: waiting up to {_start_seconds(runtime):.0f} s for nodes for {least} "
             f"workers of {placement.cpus} CPU each, there are {listed(nodes())}"
         )
         send_note(context.observe, section, note)
@@ -102,6 +104,7 @@ def launched(
                 run_id=run_id,
                 tracking_uri=context.tracker.uri if context.tracker else None,
                 num_threads=placement.cpus,
+                versions=computing_versions(),
             )
             result = _fit(_trainer(assignment, placement, checkpoints, context), messages)
     except (ControllerError, WorkerGroupError, RayError) as error:
@@ -129,6 +132,11 @@ def launched(
         ) from error
 
 
+def _start_seconds(runtime: RuntimeSettings) -> float:
+    """How long workers are waited for; in place of a lost node, too, an autoscaler brings one."""
+    return max(_OUTAGE_SECONDS, runtime.wait_for_nodes_seconds)
+
+
 def _trainer(
     assignment: Assignment,
     placement: Placement,
@@ -141,12 +149,10 @@ def _trainer(
         "num_workers": placement.num_workers,
         "elastic_resize_monitor_interval_s": _RESIZE_SECONDS,
     }
-    # In the place of a lost node an autoscaler's takes as long to come as the first.
-    outage_seconds = max(_OUTAGE_SECONDS, context.runtime.wait_for_nodes_seconds)
     start_seconds = float(os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"])
     failures: dict[str, Any] = {
         "max_failures": context.runtime.max_failures,
-        "controller_failure_limit": math.ceil(outage_seconds / start_seconds),
+        "controller_failure_limit": math.ceil(_start_seconds(context.runtime) / start_seconds),
     }
     callbacks: list[Any] = [EndOnFinalError()]
     return TorchTrainer(
@@ -181,8 +187,9 @@ def raise_user_error(
     if isinstance(error, ControllerError) and type(cause).__module__.startswith("ray."):
         raise UserError(
             f"{section} found no room for {placement.num_workers} workers of {placement.cpus} CPU "
-            f"each on {listed(nodes())} ({first_line(cause)}): a node was lost, or other jobs "
-            "use what it needs; add a node, wait for them, or set "
+            f"each on {listed(nodes())} ({first_line(cause)}): a node was lost, other jobs use "
+            "what it needs, or an autoscaler adds none; add a node, wait for them, raise "
+            "runtime.wait_for_nodes_seconds where an autoscaler is slow, or set "
             "runtime.training_workers to a range such as [1, 2], and run again: it resumes from "
             "its last checkpoint"
         ) from error

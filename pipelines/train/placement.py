@@ -56,7 +56,7 @@ def resolve_device(precision: Precision, context: StageContext) -> tuple[Arithme
     UserError if GPUs are wanted and there is none, nor an autoscaler to wait for.
     """
     runtime = context.runtime
-    if "RAY_ADDRESS" in os.environ:
+    if os.environ.get("RAY_ADDRESS"):
         connect()
         use_gpu = uses_gpu(runtime, nodes())
         has_gpu = uses_gpu(runtime.model_copy(update={"device": "auto"}), nodes())
@@ -110,7 +110,7 @@ def place_workers(
         is_by_room = use_gpu or one_thread_each
         natural = room if is_by_room else sum(node.get("CPU", 0) >= cpus for node in nodes)
         most = max(1, min(natural, split.num_micro_batches))
-    if room < least and runtime.wait_for_nodes_seconds:
+    if room < least and runtime.wait_for_nodes_seconds and os.environ.get("RAY_ADDRESS"):
         # An autoscaler brings nodes for what Ray Train asks for; a range has nothing to follow yet.
         return Placement(num_workers=least, cpus=cpus, use_gpu=use_gpu)
     if room < least:

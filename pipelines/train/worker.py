@@ -5,9 +5,10 @@ all ranks.
 """
 
 import math
+import platform
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
@@ -37,7 +38,7 @@ from pipelines.train.checkpoint import (
 from pipelines.train.metrics import EarlyStopping, MetricLog, Telemetry
 from pipelines.train.ranks import all_gather, broadcast, rank_and_world_size
 from pipelines.train.settings import ENDLESS, BatchSplit, TrainingSettings
-from pipelines.versions import computing_machine
+from pipelines.versions import computing_machine, other_versions
 
 # The first steps of a training run with a budget of time are timed, for at most this long and this
 # share of the budget. Their rate is next to nothing, since the warm-up has no end yet.
@@ -127,6 +128,7 @@ class Assignment:
     run_id: str | None
     tracking_uri: str | None
     num_threads: int
+    versions: Mapping[str, str]  # of the process that launched it
 
 
 def train_on_rank(config: dict[str, Assignment]) -> dict[str, Any]:
@@ -134,6 +136,8 @@ def train_on_rank(config: dict[str, Assignment]) -> dict[str, Any]:
     started = time.perf_counter()
     assignment = config["assignment"]
     job = assignment.job
+    if others := other_versions(assignment.versions):  # a node that joined after the check of nodes
+        raise UserError(f"{platform.node()} {others}")
     rank = rank_and_world_size()[0]
     node = ray.train.get_context()
     torch.set_num_threads(assignment.num_threads)

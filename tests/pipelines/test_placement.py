@@ -52,7 +52,8 @@ def runtime(training_workers: Any, **values: Any) -> RuntimeSettings:
         (runtime((2, 4)), WORKSTATION, TWO, False, ((2, 2), 8, False)),
     ],
 )
-def test_ranks_are_placed(ranks, nodes, split, small, expected):
+def test_ranks_are_placed(ranks, nodes, split, small, expected, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "a cluster, which may have an autoscaler")
     num_workers, cpus, use_gpu = expected
     assert place_workers(ranks, nodes, split, one_thread_each=small) == Placement(
         num_workers=num_workers, cpus=cpus, use_gpu=use_gpu
@@ -71,6 +72,8 @@ def test_ranks_are_placed(ranks, nodes, split, small, expected):
         # fewer GPUs than asked for: never quietly on CPUs
         (runtime(4), [{"CPU": 16.0, "GPU": 2.0}], "with 1 CPU and 1 GPU each do not fit"),
         (runtime("auto", device="gpu"), WORKSTATION, "or set runtime.device=cpu to train on CPUs"),
+        # no cluster, so no autoscaler to wait for
+        (runtime(3, wait_for_nodes_seconds=9), LAPTOP, "3 training workers with 1 CPU each do not"),
     ],
 )
 def test_what_cannot_be_placed_is_refused(ranks, nodes, sentence):

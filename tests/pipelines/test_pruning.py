@@ -70,6 +70,27 @@ def test_an_interrupted_build_can_go_on_until_it_is_old(store: ArtifactStore) ->
     assert _files(store) == []
 
 
+def test_a_build_that_goes_on_while_its_draft_is_removed_is_published_whole(
+    store: ArtifactStore,
+) -> None:
+    def stop(draft: Draft) -> Built:
+        _write(draft)
+        raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        _build(store, "corpus", stop)
+    (draft,) = plan(take_inventory(store), (), now=LATER, days=30)
+
+    def remove_meanwhile(unfinished: Draft) -> Built:
+        if store.is_local:  # its builder holds the lock
+            assert not remove_entry(store, draft)
+        return _write(unfinished)
+
+    corpus = _build(store, "corpus", remove_meanwhile)
+    remove_entry(store, draft)
+    assert corpus.local("a.txt").read_text() == "a" * 100
+
+
 def test_what_a_live_builder_holds_or_reads_is_never_removed(store: ArtifactStore) -> None:
     """Whatever `days` says: what was written within a day may still be built."""
     corpus = _build(store, "corpus")

@@ -65,6 +65,18 @@ def test_a_rollback_by_hand_survives_runs_that_reuse(models: Models) -> None:
     assert [numbers_of(models, alias) for alias in ("champion", "candidate")] == [1, 1]
 
 
+def test_a_package_that_was_changed_since_is_neither_loaded_nor_proved(models: Models) -> None:
+    model = models.register(models.trained(1))
+    code = package_of(models, model) / "code" / "bert_core" / "config.py"
+    code.write_text(f"print('changed code ran')\n{code.read_text()}")
+    with pytest.raises(
+        VerificationError, match=r"code/bert_core/config\.py has other bytes"
+    ) as raised:
+        models.verify(model)
+    assert "changed code ran" not in str(raised.value)
+    assert not model.is_verified
+
+
 def test_a_version_that_fails_keeps_its_tags(models: Models) -> None:
     bad, good = models.register(models.trained(1)), models.register(models.trained(2))
     weights = package_of(models, bad) / "artifacts" / "model" / "model.safetensors"

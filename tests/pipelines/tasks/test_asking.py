@@ -1,4 +1,4 @@
-"""What the command line, a file or standard input asks of a model, and what is answered."""
+"""What the command line or a file asks of a model, and what is answered."""
 
 import json
 from pathlib import Path

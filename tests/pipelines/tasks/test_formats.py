@@ -57,10 +57,11 @@ def test_a_file_without_a_column_is_refused_with_the_setting_that_names_it(
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ([0.0, 1.0, 0.0], r"not a row of zeros and ones, found \[0.0, 1.0, 0.0\] in line 2"),
-        (["0", "1", "0"], "not a row of zeros and ones"),
-        (["a", None], r"have a list of its labels' names, each once, .*\['a', None\] in line 2"),
-        (["b", 27], "each once, not a row of zeros and ones"),
+        ([0.0, 1.0, 0.0], r"as texts, such as .*, found \[0.0, 1.0, 0.0\] in line 2"),
+        (["0", "1"], "not with zeros and ones"),
+        (["a", None], r"the names of its labels as texts, .*\['a', None\] in line 2"),
+        (["a", "a"], "name each of its labels once"),
+        (["b", 27], "the names of its labels as texts"),
         (None, "have its labels, or an empty list where there are none, found none in line 2"),
         ("['a', 'b']", "have its labels in a list or between separators"),
     ],
@@ -72,9 +73,9 @@ def test_labels_that_have_no_names_are_refused(tmp_path: Path, value: Any, messa
 
 
 def test_labels_of_a_text_stand_in_a_list_or_between_separators(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.csv", 'text,labels\nx,"billing, hardware"\ny,\nz,"0,1"\n')
+    path = written(tmp_path / "a.csv", 'text,labels\nx,"billing, hardware"\ny,\nz,"1,2"\n')
     assert [item["labels"] for item in items(path, "multi_label")] == [
-        ["billing", "hardware"], [], ["0", "1"],
+        ["billing", "hardware"], [], ["1", "2"],
     ]  # fmt: skip
     (row,) = of_json(tmp_path, "multi_label", {"text": "x", "labels": ["b", "a", "27"]})
     assert row["labels"] == ["27", "a", "b"]
@@ -149,6 +150,7 @@ def test_blanks_and_tabs_alone_separate(odd: str, separator: str, tmp_path: Path
     [
         ("one\tO\ntwo\t\n", r"line 2 of .* has no tag"),
         ("one O\n O\n", r"line 2 of .* has 1 columns, not 2"),
+        ("1\tAda\tB-PER\tO\n2\tran\tO\tO\n", "the first column of .* numbers the words"),
         ("# sent_id = 1\none O\n", "line 1 of .* is CoNLL-U"),
         ("\t".join(["1", "Cat", "cat", "NOUN", *["_"] * 5, "SpaceAfter=No"]),
          "line 1 of .* is CoNLL-U; write a file of two columns with the FORM and"),
