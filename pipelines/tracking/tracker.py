@@ -143,15 +143,12 @@ class Tracker:
             return run.info.run_id
 
     def find_run(self, fingerprint: str) -> Run | None:
-        """The newest run of the artifact `fingerprint`, a finished one first, or None.
-
-        Raises UserError without an answer.
-        """
+        """The newest run that records the artifact `fingerprint`; UserError without an answer."""
         experiment_id = self.experiment_id()
         with self.answering():
             query = f"tags.`{FINGERPRINT_TAG}` = '{fingerprint}'"
-            runs = self.client().search_runs([experiment_id], query)
-        return max(runs, key=lambda run: run.info.status == "FINISHED", default=None)
+            runs = self.client().search_runs([experiment_id], query, max_results=1)
+        return runs[0] if runs else None
 
     def finish(
         self,
