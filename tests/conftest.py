@@ -14,6 +14,8 @@ ROOT = Path(__file__).parents[1]
 # Before Prefect, Ray, MLflow or torch are imported by anyone.
 os.environ.update(
     {
+        # Ray's workers unpickle what tests define, and have no working folder on their path.
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
         # The processes of the suite share the cores: threads of one that wait for each other spin.
         "OMP_NUM_THREADS": "1",
         "DO_NOT_TRACK": "1",

@@ -130,9 +130,10 @@ class Guard:
 
     def error(self, diagnosis: str = "") -> SkippedStepsError:
         """What ends training when its last steps were skipped; waits for the device."""
-        last = self._skipped_step(int(self._num_skipped) - 1)
+        last, in_a_row = self._skipped_step(int(self._num_skipped) - 1), int(self._num_in_a_row)
+        steps = "a step" if in_a_row == 1 else f"{in_a_row} steps in a row"
         return SkippedStepsError(
-            f"{int(self._num_in_a_row)} steps in a row had to be skipped: {last}; "
+            f"{steps} had to be skipped: {last}; "
             f"{diagnosis}{'; ' if diagnosis else ''}lower the learning rate, lengthen the warm-up, "
             "train in float32, look at the data of these steps, or raise spike_factor where such "
             "norms are healthy"
