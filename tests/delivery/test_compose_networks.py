@@ -1,6 +1,5 @@
 """The composition's networks and ports: who asks whom, and who is let in."""
 
-import os
 import re
 import subprocess
 from pathlib import Path
@@ -74,18 +73,10 @@ def test_the_store_opens_s3_alone_and_signs_its_own_calls_with_a_key_of_this_sta
     ]
     assert command != s3["entrypoint"]
 
-    def started(path: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [*command, *s3["command"]],
-            env={"PATH": path}, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-
-    said = [started(os.environ["PATH"]).stdout.splitlines() for _ in range(2)]
-    assert [each[1:] for each in said] == [s3["command"]] * 2
-    assert all(len(each[0]) == 44 for each in said)
-    assert said[0][0] != said[1][0]
-    (tmp_path / "head").write_text("#!/bin/sh\n")  # no random bytes are to be had
-    (tmp_path / "head").chmod(0o755)
-    without = started(f"{tmp_path}:{os.environ['PATH']}")
-    assert without.returncode != 0
-    assert without.stdout == ""
+    starts = [
+        subprocess.check_output([*command, *s3["command"]], text=True).splitlines()
+        for _ in range(2)
+    ]
+    assert [arguments for _, *arguments in starts] == [s3["command"]] * 2
+    assert all(len(key) == 44 for key, *_ in starts)
+    assert starts[0][0] != starts[1][0]

@@ -6,15 +6,14 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from flows.local.servers import CREDENTIALS_NAME, HomeServers, read_record
+from tests.waiting import wait_for
 
 BERTSMITH = [sys.executable, "-c", "from flows.cli import main; main()"]
 CHECKOUT = Path(__file__).parents[2]
@@ -84,14 +83,7 @@ class Person:
     def kill(self, name: str) -> None:
         servers = self.record()
         os.kill(servers.services[name].pid, signal.SIGKILL)
-        wait_until(lambda: not servers.is_running(name))
-
-
-def wait_until(is_so: Callable[[], bool], seconds: float = 240) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
+        wait_for(lambda: not servers.is_running(name))
 
 
 STATES = """
@@ -110,7 +102,7 @@ print(json.dumps({
 def train_endlessly(person: Person, endless: dict[str, Any]) -> None:
     """Return when the worker's flow run trains."""
     person.trigger("end-to-end/demo", endless)
-    wait_until(lambda: person.python(STATES)["training"] == ["RUNNING"])
+    wait_for(lambda: person.python(STATES)["training"] == ["RUNNING"])
 
 
 def status(url: str, body: bytes | None = None, **headers: str) -> int:

@@ -10,13 +10,13 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -57,15 +57,6 @@ def finished(process: "subprocess.Popen[str]") -> str:
     said, _ = process.communicate(timeout=_PATIENCE_SECONDS)
     assert process.returncode == 0, said
     return said
-
-
-def wait_for(condition: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
-        time.sleep(0.1)
-    raise AssertionError(f"waited in vain for {what}")
 
 
 def lives(process: psutil.Process) -> bool:

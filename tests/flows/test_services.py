@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from flows.local.servers import (
 )
 from pipelines.errors import UserError
 from pipelines.settings import RuntimeSettings
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.filterwarnings("ignore:subprocess:ResourceWarning")  # it outlives `up`
 
@@ -42,9 +42,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
     """A service with one child."""
     log = tmp_path / "log"
     started = up_and_down.start_service(["timeit", "-n1", "-r1", PARENT], os.environ, log, tmp_path)
-    deadline = time.monotonic() + 240
-    while "ready" not in log.read_text() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_for(lambda: "ready" in log.read_text())
     yield started
     for process in started.processes():
         process.kill()

@@ -21,7 +21,7 @@ from flows.local.servers import (
     make_login,
     read_record,
 )
-from tests.flows.person import STATES, Person, status, train_endlessly, wait_until
+from tests.flows.person import STATES, Person, status, train_endlessly, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -129,7 +129,7 @@ def test_prefects_cancel_saves_where_the_training_run_stands(
         "print(json.dumps([str(r.id) for r in client.read_flow_runs() if r.deployment_id]))\n"
     )
     person.shell(shlex.join([*prefect, "cancel", flow_run]))
-    wait_until(lambda: [name for name, _ in person.python(STATES)["flow runs"]] == ["Cancelled"])
+    wait_for(lambda: [name for name, _ in person.python(STATES)["flow runs"]] == ["Cancelled"])
     (left,) = (person.home / "store" / "encoder").glob(".work-*/*/checkpoint_*/checksums.json")
     assert json.loads(left.read_text())["step"] > 0
     assert "RUNNING" not in person.python(STATES)["training"]

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from tests.integration.recorded_training import (
     TrainingRun,
     step_starts,
 )
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -54,6 +54,4 @@ def test_nodes_come_where_the_run_waits_for_them_and_go_again(
         outcome = Outcome.of(job.start(**cluster.driver_env))
         assert len(outcome.losses()) == NUM_STEPS
         assert {each.num_ranks for each in step_starts(Path(job.record))} == {2}
-        deadline = time.monotonic() + 120
-        while num_nodes(cluster):
-            assert time.monotonic() < deadline
+        wait_for(lambda: not num_nodes(cluster), "the nodes' end")

@@ -6,13 +6,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
+
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -57,17 +57,6 @@ def started(small_recipe: Path, tmp_path: Path) -> Iterator[Callable[[], subproc
         if process.poll() is None:
             for member in [*psutil.Process(process.pid).children(recursive=True), process]:
                 member.kill()
-
-
-def wait_for(condition: Callable[[], Any], what: str) -> Any:
-    """What `condition` returns, once that is true."""
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    while time.monotonic() < deadline:
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.1)
-    raise AssertionError(f"waited in vain for {what}")
 
 
 def has_checkpoints(home: Path) -> bool:

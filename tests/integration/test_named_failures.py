@@ -10,15 +10,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
 from flows.cli.app import DONE, MISTAKE
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -80,15 +79,6 @@ def ended(process: "subprocess.Popen[str]", code: int) -> str:
     assert process.returncode == code, said
     assert "Traceback" not in said
     return said.splitlines()[-1]
-
-
-def wait_for(condition: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + _LIMIT_SECONDS
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"waited in vain for {what}")
 
 
 @pytest.fixture

@@ -41,9 +41,10 @@ def test_workers_that_find_no_places_are_a_sentence(monkeypatch: pytest.MonkeyPa
     error = sentence_of(ControllerError(NoPlacesError("the places never came")))
     assert str(error) == (
         "pretraining found no room for 2 workers of 4 CPU each on 4 CPU and 0 GPU (the places "
-        "never came): a node was lost, or other jobs use what it needs; add a node, wait for them, "
-        "or set runtime.training_workers to a range such as [1, 2], and run again: it resumes "
-        "from its last checkpoint"
+        "never came): a node was lost, other jobs use what it needs, or an autoscaler adds none; "
+        "add a node, wait for them, raise runtime.wait_for_nodes_seconds where an autoscaler is "
+        "slow, or set runtime.training_workers to a range such as [1, 2], and run again: it "
+        "resumes from its last checkpoint"
     )
 
 

@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.tracking.tracker import Tracker
-
-_PATIENCE_SECONDS = 240
+from tests.waiting import wait_for
 
 
 class FickleTracker:
@@ -60,13 +58,6 @@ class FickleTracker:
             target.shutdown(socket.SHUT_WR)
 
 
-def until(condition, what: str) -> None:
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.05)
-
-
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("tracker")
@@ -101,7 +92,7 @@ def server_port(tracker: Tracker, home: Path) -> Iterator[int]:
             return urllib.request.urlopen(f"http://127.0.0.1:{port}/health").status == 200
         return False
 
-    until(answers, "the MLflow server")
+    wait_for(answers, "the MLflow server")
     yield port
     process.terminate()
     process.wait()

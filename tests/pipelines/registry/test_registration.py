@@ -7,7 +7,8 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -77,39 +78,34 @@ def test_a_file_may_take_longer_than_a_metric_may(
 def slow_files(root: Path) -> Iterator[str]:
     """The URL of a file server, as MLflow speaks to one; weights take it 1.5 s."""
 
-    class Files(BaseHTTPRequestHandler):
-        def path_of(self, path: str) -> Path:
-            return root / urlsplit(path).path.lstrip("/")
-
-        def answer(self, content: bytes) -> None:
-            if self.path.endswith("model.safetensors"):
-                time.sleep(1.5)
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
+    class Files(SimpleHTTPRequestHandler):
         def do_PUT(self) -> None:
-            path = self.path_of(self.path)
+            path = Path(self.translate_path(self.path))
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(self.rfile.read(int(self.headers["Content-Length"] or 0)))
             self.answer(b"{}")
 
         def do_GET(self) -> None:
-            path = self.path_of(self.path)
-            if path.is_file():
-                return self.answer(path.read_bytes())
-            folder = path / parse_qs(urlsplit(self.path).query).get("path", [""])[0].lstrip("/")
+            folder = Path(self.translate_path(self.path))
+            if folder.is_file():
+                return self.answer(folder.read_bytes())
+            folder /= parse_qs(urlsplit(self.path).query).get("path", [""])[0].lstrip("/")
             files = [
                 {"path": file.name, "is_dir": file.is_dir(), "file_size": file.stat().st_size}
                 for file in (folder.iterdir() if folder.is_dir() else ())
             ]
             return self.answer(json.dumps({"files": files}).encode())
 
-        def log_message(self, *message: Any) -> None:
-            pass
+        def answer(self, content: bytes) -> None:
+            time.sleep(1.5 * self.path.endswith("model.safetensors"))
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Files) as server:
+        def log_message(self, *message: Any) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Files, directory=root)) as server:
         threading.Thread(target=server.serve_forever).start()
         yield f"http://127.0.0.1:{server.server_port}/mlflow-artifacts/artifacts/all"
         server.shutdown()
