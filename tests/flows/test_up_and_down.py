@@ -21,7 +21,8 @@ from flows.local.servers import (
     make_login,
     read_record,
 )
-from tests.flows.person import STATES, Person, status, train_endlessly, wait_for
+from tests.flows.person import STATES, Person, status, train_endlessly
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 

@@ -70,9 +70,7 @@ def test_an_interrupted_build_can_go_on_until_it_is_old(store: ArtifactStore) ->
     assert _files(store) == []
 
 
-def test_a_build_that_goes_on_while_its_draft_is_removed_is_published_whole(
-    store: ArtifactStore,
-) -> None:
+def test_a_build_that_goes_on_while_its_draft_is_removed_is_whole(store: ArtifactStore) -> None:
     def stop(draft: Draft) -> Built:
         _write(draft)
         raise RuntimeError("stop")
