@@ -37,8 +37,8 @@ def assert_padding_counts_for_nothing(model, lengths):
     tokens = ragged_batch(lengths)
     with torch.inference_mode():
         expected = outputs_of(model, tokens)
-        found = PaddedModel(model)(*padded_inputs(tokens))
-    for values, (name, ours) in zip(found, expected.items(), strict=True):
+        padded_outputs = PaddedModel(model)(*padded_inputs(tokens))
+    for values, (name, ours) in zip(padded_outputs, expected.items(), strict=True):
         if is_of_tokens(model, name):
             values = values.flatten(0, 1)[tokens.padded_positions]
         torch.testing.assert_close(values.reshape(ours.shape), ours, atol=1e-5, rtol=1e-5)

@@ -150,8 +150,8 @@ def test_hidden_files_and_folders_are_left_out_unless_they_are_named(tmp_path):
         (tmp_path / "notes" / name).write_text("a text")
     notes = tmp_path / "notes"
     paths = (str(notes / "b" / "b.txt"), str(notes), str(notes / "*.txt"))
-    _, found = resolve(TextFiles(paths=paths))
-    assert [file.label for file in found] == ["b", "a"]  # each once
+    _, files = resolve(TextFiles(paths=paths))
+    assert [file.label for file in files] == ["b", "a"]  # each once
     whole = [str(notes / name) for name in ("a.txt", "b/b.txt")]
     assert expand(str(notes)) == expand(str(notes / "**" / "*.txt")) == whole
     assert expand(str(notes / ".git")) == [str(notes / ".git" / "config")]
