@@ -42,7 +42,7 @@ from bert_core.vocabulary import WordPieceTokenizer
 INPUTS: Final = ("input_ids", "attention_mask", "token_type_ids")
 OPSET: Final = 18
 MODEL_FILE: Final = "model.onnx"
-_TRACED = (2, 8)  # sequences and tokens: any numbers but 0 and 1
+_TRACED = (2, 8)  # sequences, and tokens where positions allow: any numbers but 0 and 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -139,7 +139,8 @@ def export_onnx(model: Model, path: Path | str) -> None:
     padded = PaddedModel(model).eval()
     tokens = Dim("sequence_length", max=model.config.max_position_embeddings)
     shapes = ((Dim("batch_size"), tokens),) * len(INPUTS)
-    rows = tuple(torch.ones(_TRACED, dtype=torch.int64, device=model.device) for _ in INPUTS)
+    traced = (_TRACED[0], min(_TRACED[1], model.config.max_position_embeddings))
+    rows = tuple(torch.ones(traced, dtype=torch.int64, device=model.device) for _ in INPUTS)
     with torch.no_grad(), _quiet():
         names = tuple(outputs_of(model, RaggedBatch.from_sequences([[0, 0]]).to(model.device)))
         program = torch.export.export(padded, rows, dynamic_shapes=shapes)

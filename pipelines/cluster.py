@@ -217,6 +217,8 @@ def map_tasks(
     completion.
     """
     connect()
+    if os.environ.get("RAY_ADDRESS") and cpus_each > ray.available_resources().get("CPU", 0):
+        logger.warning("no CPU of the cluster is free: waiting for one; `ray status` tells of them")
     remote = ray.remote(num_cpus=cpus_each, max_retries=3)(_call)
     handle = [ray.put(function)]  # in a list: Ray would read it for each task
     results: dict[int, Result] = {}

@@ -5,10 +5,12 @@ from collections.abc import Callable
 from typing import Any
 
 
-def wait_for(condition: Callable[[], Any], what: str = "it", seconds: float = 600) -> Any:
+def wait_for(
+    condition: Callable[[], Any], what: str = "it", seconds: float = 600, interval: float = 0.1
+) -> Any:
     """The first true value of `condition`."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.1)
+        time.sleep(interval)
     return value

@@ -201,6 +201,7 @@ def complete(
     prompt_ids: Sequence[int],
     *,
     end_id: int,
+    num_tokens: int | None = None,
     max_new_tokens: int | None = None,
     temperature: float = 0.0,
     seed: int = 0,
@@ -209,9 +210,10 @@ def complete(
     """`prompt_ids` (start token included) with what follows, up to and with `end_id`.
 
     At temperature 0 each token is the likeliest; above, tokens are drawn from
-    softmax(logits / temperature). Equal arguments draw equal tokens. It ends without `end_id` after
-    `max_new_tokens`, or where the model's positions end. Raises ValueError for a model with another
-    head, an empty or too long prompt, or a negative temperature.
+    softmax(logits / temperature), of all in the model's table or of the first `num_tokens`: a table
+    may be padded beyond its vocabulary. Equal arguments draw equal tokens. It ends without `end_id`
+    after `max_new_tokens`, or where the model's positions end. Raises ValueError for a model with
+    another head, an empty or too long prompt, or a negative temperature.
     """
     model = with_head(model, LanguageModel)
     if temperature < 0:
@@ -227,7 +229,7 @@ def complete(
         for index in range(num_new):
             tokens = RaggedBatch.from_sequences([ids]).to(model.device)
             last = torch.tensor([len(ids) - 1], device=model.device)
-            logits = model(tokens, last)[0].double().cpu()
+            logits = model(tokens, last)[0, :num_tokens].double().cpu()
             draw = float(uniform(random_bits(seed, "completion", index)))
             ids.append(_pick(logits, temperature, draw))
             if ids[-1] == end_id:

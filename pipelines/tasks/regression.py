@@ -24,6 +24,8 @@ from pipelines.tasks import (
 from pipelines.tasks.encoding import Sequences, encoded, outputs, text_fields
 from pipelines.tasks.scoring import WeightedScore, number_scores
 
+_FINENESS = 100  # steps of float32 within a standard deviation of the numbers
+
 
 class Regression(TaskFamily):
     """The number of each text, on the scale of the training texts."""
@@ -45,11 +47,16 @@ class Regression(TaskFamily):
         return {**text_fields(record), "value": value}
 
     def labels(self, train: Sequence[Item], heldout: Sequence[Item]) -> tuple[str, ...]:
-        """No classes; raises UserError where all numbers are the same."""
-        if len({item["value"] for item in train}) < 2:
+        """No classes; raises UserError where all numbers are the same, or float32 confuses them."""
+        values = np.array([item["value"] for item in train])
+        if len(set(values)) < 2:
             raise UserError(
-                "all training texts have the same number, "
-                f"{sorted({item['value'] for item in train})}; check the label column"
+                f"all training texts have the same number, {values[0]}; check the label column"
+            )
+        if np.spacing(np.abs(values).max(), dtype=np.float32) > values.std() / _FINENESS:
+            raise UserError(
+                f"the numbers lie around {values.mean():.6g} and differ by {values.std():.3g} "
+                "alone, which float32 cannot tell apart; subtract a constant from all of them"
             )
         return ()
 

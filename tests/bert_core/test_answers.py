@@ -51,6 +51,8 @@ def test_completion_is_greedy_or_drawn_and_repeats_itself_for_equal_seeds():
     assert draws[0] == draws[1]
     assert len({tuple(draw) for draw in draws}) > 1
     assert len(complete(model, [2], end_id=-1)) == 64
+    for temperature in (0.0, 5.0):  # the rest of the table is padding
+        assert max(complete(model, [2], end_id=-1, num_tokens=5, temperature=temperature)) < 5
 
 
 MARKED = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "म", "घ", "##र", "one"]

@@ -85,6 +85,12 @@ def test_so_does_it_for_every_head(head, tmp_path):
     assert_same(exported(model_with(head), tmp_path / "model.onnx"))
 
 
+def test_a_model_of_few_positions_is_written_too(tmp_path):
+    model = build_model("encoder", small_config(max_position_embeddings=4)).eval()
+    onnx = exported(model, tmp_path / "model.onnx")
+    assert onnx.compare([ragged_batch((4, 2)), ragged_batch((3,))])[0] < 1e-5
+
+
 def test_multiple_choice_is_refused():
     with pytest.raises(ValueError, match="a multiple_choice model cannot be written as ONNX"):
         outputs_of(model_with("multiple_choice"), ragged_batch())

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from flows.local.servers import CREDENTIALS_NAME, HomeServers, read_record
+from tests.command_line import BERTSMITH
 from tests.waiting import wait_for
 
-BERTSMITH = [sys.executable, "-c", "from flows.cli import main; main()"]
 CHECKOUT = Path(__file__).parents[2]
 OWN_VARIABLES = ("PREFECT_", "MLFLOW_", "BERTSMITH_")
 
@@ -86,24 +86,34 @@ class Person:
         wait_for(lambda: not servers.is_running(name))
 
 
+# Of the newest flow run that a deployment made, and of the newest training run.
 STATES = """
 from mlflow import MlflowClient
+from prefect.client.schemas.sorting import FlowRunSort
 mlflow = MlflowClient(f"sqlite:///{os.environ['A_HOME']}/mlflow.db")
 experiments = [experiment.experiment_id for experiment in mlflow.search_experiments()]
-runs = client.read_flow_runs(limit=10)
+flow_runs = client.read_flow_runs(sort=FlowRunSort.EXPECTED_START_TIME_DESC)
+flow_run = [run for run in flow_runs if run.deployment_id][0]
+training = mlflow.search_runs(experiments, "tags.`bertsmith.stage` = 'pretraining'", max_results=1)
 print(json.dumps({
-    "flow runs": [[run.state.name, run.state.message] for run in runs if run.deployment_id],
-    "training": [run.info.status for run in mlflow.search_runs(experiments)
-                 if run.data.tags.get("bertsmith.stage") == "pretraining"],
-    "steps": len(mlflow.search_runs(experiments, "metrics.`train/loss` > 0")),
+    "id": str(flow_run.id),
+    "flow run": flow_run.state.name,
+    "training run": training[0].info.status if training else None,
+    "steps": bool(training and training[0].data.metrics.get("train/loss")),
+    "is_its": bool(training) and training[0].info.start_time > flow_run.created.timestamp() * 1000,
 }))
 """
 
 
 def train_endlessly(person: Person, endless: dict[str, Any]) -> None:
     """Return when the flow run has taken steps: Prefect gives a cancelled one 30 s to save."""
+
+    def trains() -> bool:
+        states = person.python(STATES)
+        return states["is_its"] and states["steps"]
+
     person.trigger("end-to-end/demo", endless)
-    wait_for(lambda: person.python(STATES)["steps"])
+    wait_for(trains, "the first steps")
 
 
 def status(url: str, body: bytes | None = None, **headers: str) -> int:

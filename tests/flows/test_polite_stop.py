@@ -6,64 +6,34 @@ Prefect's worker do.
 
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
-import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from flows.cli.app import INTERRUPTED
+from tests.command_line import ended, lives, overrides, started
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
-_PATIENCE_SECONDS = 600
 # No checkpoint is due before the end: what a stop leaves is its own.
 _OVERRIDES = (
     "pretraining.num_steps=400", "pretraining.checkpoint_every_steps=400",
     "pretraining.evaluate_every_steps=400", "pretraining.log_every_steps=1",
+    "runtime.training_workers=2", "runtime.cpus_per_worker=1",
 )  # fmt: skip
 
 
-def _as_in_a_terminal() -> None:
-    """A test run in the background, or under nohup, ignores these, and its children inherit it."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
-
-def start(recipe: Path, home: Path, ranks: int) -> "subprocess.Popen[str]":
-    kept_out = ("PREFECT_API_URL", "PREFECT_HOME", "MLFLOW_TRACKING_URI", "RAY_ADDRESS")
-    environment = {key: value for key, value in os.environ.items() if key not in kept_out}
-    overrides = (*_OVERRIDES, f"runtime.training_workers={ranks}", "runtime.cpus_per_worker=1")
-    return subprocess.Popen(
-        [
-            sys.executable, "-c", "from flows.cli import main; main()", "run", str(recipe),
-            "--until", "pretraining",
-            *(part for override in overrides for part in ("--set", override)),
-        ],
-        env=environment | {"BERTSMITH_HOME": str(home)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        process_group=0,
-        preexec_fn=_as_in_a_terminal,
-    )  # fmt: skip
-
-
-def finished(process: "subprocess.Popen[str]") -> str:
-    said, _ = process.communicate(timeout=_PATIENCE_SECONDS)
-    assert process.returncode == 0, said
-    return said
-
-
-def lives(process: psutil.Process) -> bool:
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+def start(recipe: Path, home: Path) -> "subprocess.Popen[str]":
+    run = ("run", str(recipe), "--until", "pretraining")
+    return started(*run, *overrides(*_OVERRIDES), home=home)
 
 
 def rows(database: Path, query: str) -> list[tuple[Any, ...]]:
@@ -71,27 +41,24 @@ def rows(database: Path, query: str) -> list[tuple[Any, ...]]:
         return connection.execute(query).fetchall()
 
 
-def steps_told(home: Path) -> int:
-    """How many points of the curve the tracker holds."""
-    if not (home / "mlflow.db").exists():
-        return 0
-    try:
-        query = "select count(*) from metrics where key = 'train/loss'"
-        return int(rows(home / "mlflow.db", query)[0][0])
-    except sqlite3.OperationalError:  # its tables are being made
-        return 0
+def num_points(home: Path) -> int:
+    """Of all training curves that the tracker holds."""
+    query = "select count(*) from metrics where key = 'train/loss'"
+    return int(rows(home / "mlflow.db", query)[0][0])
 
 
-def statuses(home: Path) -> dict[str, str]:
-    """Of the tracker's runs, by stage; the whole run has one of its own."""
-    found = rows(home / "mlflow.db", "select name, status from runs")
-    return {name.partition("-")[0]: status for name, status in found}
+def statuses(home: Path, since: int) -> dict[str, str]:
+    """Of the runs that the tracker holds since then (ms), by stage; the whole run has its own."""
+    query = f"select name, status from runs where start_time >= {since}"
+    return {name.partition("-")[0]: status for name, status in rows(home / "mlflow.db", query)}
 
 
-def manifest(home: Path) -> dict[str, Any]:
+def take_encoder(home: Path) -> dict[str, Any]:
+    """The manifest of the one encoder, which then leaves the store."""
     (path,) = (home / "store" / "encoder").glob("*/manifest.json")
-    found: dict[str, Any] = json.loads(path.read_text())
-    return found
+    manifest: dict[str, Any] = json.loads(path.read_text())
+    shutil.rmtree(home / "store" / "encoder")
+    return manifest
 
 
 def stop(process: "subprocess.Popen[str]", number: signal.Signals) -> None:
@@ -100,37 +67,43 @@ def stop(process: "subprocess.Popen[str]", number: signal.Signals) -> None:
     os.killpg(process.pid, number)
 
 
-@pytest.mark.parametrize(
-    ("number", "ranks"), [(signal.SIGTERM, 2), (signal.SIGINT, 2), (signal.SIGHUP, 1)]
-)
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With a store, a tracker and a Prefect API of its own."""
+    return tmp_path_factory.mktemp("polite stop") / "home"
+
+
+@pytest.fixture(scope="module")
+def undisturbed(small_recipe: Path, home: Path) -> dict[str, Any]:
+    """The manifest of the encoder of a run that nobody stopped."""
+    ended(start(small_recipe, home))
+    return take_encoder(home)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_stopped_run_is_cancelled_and_goes_on_where_it_stood_to_the_same_bits(
-    small_recipe: Path, tmp_path: Path, number: signal.Signals, ranks: int
+    small_recipe: Path, home: Path, undisturbed: dict[str, Any], number: signal.Signals
 ) -> None:
-    home = tmp_path / "home"
-    process = start(small_recipe, home, ranks)
-    wait_for(lambda: steps_told(home) or process.poll() is not None, "the first steps")
+    points, since = num_points(home), int(time.time() * 1000)
+    process = start(small_recipe, home)
+    wait_for(lambda: num_points(home) > points or process.poll() is not None, "the first steps")
     family = psutil.Process(process.pid).children(recursive=True)
     stop(process, number)
-    said, _ = process.communicate(timeout=_PATIENCE_SECONDS)
-    assert process.returncode == 130, said
-    assert "run the same command to resume" in said.splitlines()[-1]
+    assert "run the same command to resume" in ended(process, INTERRUPTED).splitlines()[-1]
     wait_for(lambda: not any(lives(member) for member in family), "the end of what it started")
 
-    (left,) = (home / "store" / "encoder").glob(".work-*/*/checkpoint_*/checksums.json")
-    saved = json.loads(left.read_text())
-    assert 0 < saved["step"] < 400
-    (state,) = rows(home / "prefect" / "prefect.db", "select state_type from flow_run")
-    assert state == ("CANCELLED",)
-    told = statuses(home)
-    assert set(told.values()) == {"KILLED"}
-    assert "pretraining" in told
+    (checkpoint,) = (home / "store" / "encoder").glob(".work-*/*/checkpoint_*/checksums.json")
+    saved = json.loads(checkpoint.read_text())["step"]
+    assert 0 < saved < 400
+    newest = "select state_type from flow_run order by created desc limit 1"
+    assert rows(home / "prefect" / "prefect.db", newest) == [("CANCELLED",)]
+    states = statuses(home, since)
+    assert set(states.values()) == {"KILLED"}
+    assert "pretraining" in states
 
-    assert f"resumed from step {saved['step']}" in finished(start(small_recipe, home, ranks))
-    resumed = manifest(home)
-    assert resumed["statistics"]["resumed_from"] == [saved["step"]]
-    assert set(statuses(home).values()) == {"FINISHED"}
-
-    finished(start(small_recipe, tmp_path / "undisturbed", ranks))
-    undisturbed = manifest(tmp_path / "undisturbed")
+    assert f"resumed from step {saved}" in ended(start(small_recipe, home))
+    assert set(statuses(home, since).values()) == {"FINISHED"}
+    resumed = take_encoder(home)
+    assert resumed["statistics"]["resumed_from"] == [saved]
     for name in ("model.safetensors", "history.json"):
         assert resumed["files"][name] == undisturbed["files"][name], name

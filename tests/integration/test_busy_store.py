@@ -48,9 +48,7 @@ def test_a_checkpoint_is_uploaded_when_the_store_answers_again(busy: BusyStore) 
     assert busy.refused
 
 
-def test_a_store_that_stays_busy_is_given_up_and_worth_another_try(
-    busy: BusyStore,
-) -> None:
+def test_a_store_that_stays_busy_is_given_up_and_worth_another_try(busy: BusyStore) -> None:
     """As the first look does, before anything is built."""
     store = ArtifactStore(f"s3://{BUCKET}/store", is_patient=False)
     busy.be_busy(600)

@@ -20,11 +20,7 @@ print(json.dumps([node["CPU"] for node in nodes()] == [local_cpus()]))
 disconnect()
 """
 
-TRAINING = (
-    f"""
-NEIGHBOUR = {NEIGHBOUR!r}
-"""
-    + """
+TRAINING = """
 import json, os, subprocess, sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,7 +93,7 @@ cluster = Cluster(
 )
 larger = cluster.add_node(num_cpus=4, object_store_memory=MEMORY)
 told_by_neighbour = subprocess.run(
-    [sys.executable, "-c", NEIGHBOUR], capture_output=True, text=True, check=True
+    [sys.executable, "-c", sys.argv[2]], capture_output=True, text=True, check=True
 ).stdout
 os.environ["RAY_ADDRESS"] = cluster.address
 connect()
@@ -111,7 +107,6 @@ print(json.dumps(told))
 ray.shutdown()
 cluster.shutdown()
 """
-)
 
 
 def test_two_ranks_share_the_node_that_holds_them_and_six_are_refused(tmp_path: Path) -> None:
@@ -119,7 +114,7 @@ def test_two_ranks_share_the_node_that_holds_them_and_six_are_refused(tmp_path: 
     # Its address is written down there, for this test alone; sockets want a short path.
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as ray_folder:
         completed = subprocess.run(
-            [sys.executable, "-c", TRAINING, str(tmp_path)],
+            [sys.executable, "-c", TRAINING, str(tmp_path), NEIGHBOUR],
             capture_output=True, text=True, timeout=500, check=False,
             env=environment | {"RAY_TMPDIR": ray_folder},
         )  # fmt: skip

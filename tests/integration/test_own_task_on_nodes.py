@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.training.state import save_model
 from bert_core.vocabulary import WordPieceTokenizer
+from tests.command_line import BERTSMITH
 from tests.integration.object_stores import BUCKET, keys_below, s3_server
 from tests.integration.raylets import raylets
 from tests.integration.recorded_training import ROOT
@@ -31,8 +31,7 @@ SETTINGS = (
 
 def bertsmith(*arguments: str, folder: Path, **environment: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", "from flows.cli import main; main()", *arguments,
-         "--home", str(folder / "home")],
+        [*BERTSMITH, *arguments, "--home", str(folder / "home")],
         cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip

@@ -26,6 +26,7 @@ from tests.integration.recorded_training import (
     step_starts,
     wait_for_step,
 )
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -142,12 +143,9 @@ class Disturbed:
             yield from (node.folder / "tmp").glob("bertsmith-scratch-*")
 
     def _wait_for_writing(self) -> None:
-        before = self._saving()
-        deadline = time.monotonic() + 120
-        while not self._saving() - before:
-            if time.monotonic() > deadline or self._driver.poll() is not None:
-                raise RuntimeError("no checkpoint was started")
-            time.sleep(0.001)
+        before, driver = self._saving(), self._driver
+        wait_for(lambda: self._saving() - before or driver.poll() is not None, "a save", 120, 0.001)
+        assert driver.poll() is None
 
 
 def test_a_training_that_is_killed_again_and_again_ends_with_the_same_bits(

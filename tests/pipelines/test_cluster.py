@@ -13,6 +13,7 @@ import pytest
 from pipelines import cluster
 from pipelines.cluster import answer_of, map_tasks
 from pipelines.errors import UserError
+from tests.waiting import wait_for
 
 import ray  # isort: skip  (after pipelines.cluster, which sets its environment)
 from ray.exceptions import TaskCancelledError, WorkerCrashedError
@@ -23,14 +24,11 @@ def test_an_address_where_nobody_answers_is_named_at_once():
         unused.bind(("127.0.0.1", 0))  # bound, not listening: nobody else takes the port
         address = f"127.0.0.1:{unused.getsockname()[1]}"
         result = subprocess.run(
-            [
-                sys.executable, "-c",
-                "from pipelines.cluster import connect; connect()",
-            ],
+            [sys.executable, "-c", "from pipelines.cluster import connect; connect()"],
             env=os.environ | {"RAY_ADDRESS": address}, capture_output=True, text=True, timeout=400,
         )  # fmt: skip
     assert result.returncode == 1
-    assert f"no Ray cluster answers at RAY_ADDRESS={address}" in (result.stderr)
+    assert f"no Ray cluster answers at RAY_ADDRESS={address}" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -70,6 +68,18 @@ def test_a_task_that_loses_its_worker_each_time_ends_in_one_line(local_ray):
     with pytest.raises(UserError, match=r"^Ray lost a task: .*; look at the memory") as raised:
         map_tasks(lambda item: os.kill(os.getpid(), signal.SIGKILL), [0], num_workers=1)
     assert len(str(raised.value).splitlines()) == 1
+
+
+def test_a_cluster_without_a_free_cpu_is_waited_for_with_a_word(local_ray, monkeypatch, caplog):
+    monkeypatch.setenv("RAY_ADDRESS", "joined already")
+    every = ray.cluster_resources()["CPU"]
+    other = ray.remote(num_cpus=every)(lambda: time.sleep(3)).remote()
+    wait_for(lambda: not ray.available_resources().get("CPU"), "a cluster that is full")
+    assert map_tasks(abs, [-1], num_workers=1) == [1]
+    ray.get(other)
+    wait_for(lambda: ray.available_resources().get("CPU") == every, "a cluster that is free")
+    assert map_tasks(abs, [-2], num_workers=1) == [2]
+    assert [each.message[:34] for each in caplog.records] == ["no CPU of the cluster is free: wai"]
 
 
 class _Stop(BaseException):

@@ -16,8 +16,8 @@ from pipelines.stages.dataset.settings import (
 )
 
 
-def check(path: Path | str) -> None:
-    check_inputs(DatasetSettings(source=LabelledFile(path=str(path))))
+def check(path: Path | str, family: str = "classification") -> None:
+    check_inputs(DatasetSettings(family=family, source=LabelledFile(path=str(path))))
 
 
 def rows(labels: list[str]) -> str:
@@ -42,6 +42,14 @@ def test_a_small_file_is_checked_as_the_stage_would(tmp_path, content, message):
     path.write_text(content)
     with pytest.raises(UserError, match=message) if message else nullcontext():
         check(path)
+
+
+def test_numbers_that_float32_cannot_tell_apart_are_refused(tmp_path):
+    path = tmp_path / "a.csv"
+    for offset, reason in ((0, None), (1e5, None), (1e8, "subtract a constant from all of them")):
+        path.write_text(rows([str(offset + number % 7) for number in range(40)]))
+        with pytest.raises(UserError, match=reason) if reason else nullcontext():
+            check(path, "regression")
 
 
 def test_what_is_no_file_is_refused_at_once(tmp_path):

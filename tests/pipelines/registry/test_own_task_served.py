@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from bert_core.training.state import save_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.settings import RuntimeSettings
 from pipelines.stage import open_tracker
+from tests.command_line import BERTSMITH
 from tests.pipelines.registry.test_serving import answered, server
 from tests.pipelines.tasks.letters import CONFIG, TOKENS
 from tests.pipelines.tasks.own_task import ranking, write_rows
@@ -29,7 +29,7 @@ REQUEST = {"query": "e f g", "candidates": ["b c d", "d c a", "c b b"]}
 
 def bertsmith(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", "from flows.cli import main; main()", *arguments],
+        [*BERTSMITH, *arguments],
         cwd=folder, env={**os.environ, "PYTHONPATH": str(Path.cwd())}, capture_output=True,
         text=True, timeout=1800, check=False,
     )  # fmt: skip
