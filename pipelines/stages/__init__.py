@@ -18,6 +18,13 @@ def _score(statistics: Statistics) -> str:
     )
 
 
+def _tokens(statistics: Statistics) -> str:
+    """The size, and by how much different words become fewer."""
+    size = f"{statistics['size']:,} tokens"
+    merged = statistics.get("heldout", {}).get("merged_share", 0)
+    return f"{size}; strip_accents merges {merged:.1%} of the different words" if merged else size
+
+
 CORPUS = Stage(
     name="corpus",
     title="corpus",
@@ -26,11 +33,7 @@ CORPUS = Stage(
     headline=lambda statistics: f"{statistics['train']['documents']:,} training documents",
 )
 VOCABULARY = Stage(
-    name="vocabulary",
-    title="vocabulary",
-    kind="vocabulary",
-    version=1,
-    headline=lambda statistics: f"{statistics['size']:,} tokens",
+    name="vocabulary", title="vocabulary", kind="vocabulary", version=1, headline=_tokens
 )
 EXAMPLES = Stage(
     name="examples",

@@ -8,9 +8,15 @@ import regex
 from tokenizers import Tokenizer
 
 from bert_core.vocabulary import SPECIAL_TOKENS, WordPieceTokenizer
+from pipelines.stages import VOCABULARY
 from pipelines.stages.corpus.cleaning import SENTENCE_TERMINATORS, split_sentences
 from pipelines.stages.vocabulary.settings import VocabularySettings
-from pipelines.stages.vocabulary.stage import choose_alphabet, count_words, learn_tokens
+from pipelines.stages.vocabulary.stage import (
+    choose_alphabet,
+    count_words,
+    learn_tokens,
+    merged_share,
+)
 
 # Words that only their marks tell apart, and a sentence around them.
 LANGUAGES = {
@@ -59,6 +65,15 @@ def test_words_that_differ_in_marks_stay_different(tokenizer, language):
     ids = [tuple(tokenizer.encode(word)) for word in words]
     assert len(set(ids)) == len(words)
     assert all(tokenizer.unk_id not in each for each in ids)
+
+
+def test_the_report_tells_how_many_words_lose_what_tells_them_apart():
+    words = {"में", "मैं", "की", "के", "घर"}
+    for strips, merged in ((False, 0), (True, 0.2)):  # BERT leaves spacing marks, as of की
+        normalization = VocabularySettings(strip_accents=strips).normalization
+        assert merged_share(words, normalization) == pytest.approx(merged)
+    told = VOCABULARY.headline({"size": 8_192, "heldout": {"merged_share": 0.4}})
+    assert told == "8,192 tokens; strip_accents merges 40.0% of the different words"
 
 
 @pytest.mark.parametrize("form", ["NFC", "NFD"])

@@ -368,11 +368,11 @@ def _heldout_figures(tokenizer: WordPieceTokenizer, corpus: Artifact) -> dict[st
         "words": num_words,
         "tokens_per_word": round(num_tokens / max(1, num_words), 4),
         "unknown_share": round(num_unknown / max(1, num_tokens), 6),
-        "merged_share": round(_merged_share(words, tokenizer.normalization), 6),
+        "merged_share": round(merged_share(words, tokenizer.normalization), 6),
     }
 
 
-def _merged_share(words: set[str], normalization: Normalization) -> float:
+def merged_share(words: set[str], normalization: Normalization) -> float:
     """By how much of themselves different words become fewer when their marks are removed."""
     forms = [
         {rules.normalize_str(word) for word in words}
