@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.cli.app import INTERRUPTED
 from tests.command_line import ended, lives, overrides, started, training_workers
 from tests.waiting import wait_for
 
@@ -83,14 +81,3 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint_when_it_is_started_again(
     (step,) = steps_resumed_from(home)
     assert step >= 50
     assert f"resumed from step {step}" in said
-
-
-def test_an_interrupted_run_stops_with_a_sentence_that_says_how_to_go_on(
-    start: Callable[[], subprocess.Popen[str]], home: Path
-) -> None:
-    process = start()
-    wait_for(lambda: has_checkpoints(home), "two checkpoints")
-    family = psutil.Process(process.pid).children(recursive=True)
-    process.send_signal(signal.SIGINT)
-    assert "run the same command to resume" in ended(process, INTERRUPTED).splitlines()[-1]
-    wait_for(lambda: not any(lives(member) for member in family), "the end of what it started")
