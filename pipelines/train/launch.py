@@ -1,12 +1,10 @@
 """Launching a training run under Ray Train, which replaces workers and resumes from checkpoints."""
 
-import asyncio
 import contextvars
 import logging
 import math
 import os
 import threading
-from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
@@ -25,6 +23,7 @@ from pipelines.errors import UserError, first_line
 from pipelines.settings import RuntimeSettings
 from pipelines.stage import Observer, Progress, StageContext, send_note
 from pipelines.train.checkpoint import CheckpointFolder, Checkpoints, DamagedCheckpointError
+from pipelines.train.messages import Messages
 from pipelines.train.placement import Placement, listed, place_workers, room_on_nodes
 from pipelines.train.settings import least_workers
 from pipelines.train.worker import Assignment, TrainingJob, train_on_rank
@@ -51,7 +50,6 @@ STOP_GRACE_SECONDS = 120.0
 _OUTAGE_SECONDS = 360.0  # how long, in all, the workers may find no room
 _SLICE_SECONDS = 1.0
 _RESIZE_SECONDS = 10.0  # between two looks at whether a range of workers has more room
-_MAX_QUEUED = 1000  # progress that was not fetched yet
 _POLL_SECONDS = 0.5
 _LAST_WORDS_SECONDS = 2.0
 
@@ -240,32 +238,6 @@ def _fit(trainer: TorchTrainer, messages: "ActorHandle[Any]") -> dict[str, Any]:
         raise
 
 
-class _Messages:
-    """The actor between the workers and the process that started them; neither can call the other.
-
-    Workers send their progress. Rank 0 waits for the wish to stop and passes it on with a step's
-    counts, so that all ranks save and end after the same step.
-    """
-
-    def __init__(self) -> None:
-        self._progress: deque[Progress] = deque(maxlen=_MAX_QUEUED)
-        self._stop = asyncio.Event()
-
-    async def send(self, progress: Progress) -> None:
-        self._progress.append(progress)
-
-    async def fetch(self) -> list[Progress]:
-        waiting = list(self._progress)
-        self._progress.clear()
-        return waiting
-
-    async def stop(self) -> None:
-        self._stop.set()
-
-    async def stop_wish(self) -> None:
-        await self._stop.wait()
-
-
 @contextmanager
 def messages_of_workers(observe: Observer) -> Iterator["ActorHandle[Any]"]:
     """Where workers `send` Progress, which reaches `observe`, and the caller says `stop`.
@@ -274,7 +246,7 @@ def messages_of_workers(observe: Observer) -> Iterator["ActorHandle[Any]"]:
     """
     connect()
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    actor: Any = ray.remote(num_cpus=0)(_Messages)
+    actor: Any = ray.remote(num_cpus=0)(Messages)
     messages: ActorHandle[Any] = actor.options(scheduling_strategy=here).remote()
     ending = threading.Event()
 
