@@ -1,6 +1,6 @@
 """Workers come and go; the steps stay the same.
 
-Pretraining on 1, 2 and 4 workers, and on 2, then 1, then 2, as nodes leave and join. Nodes are
+Pretraining on 1 and 4 workers, and on 2, then 1, then 2, as nodes leave and join. Nodes are
 separate raylets on this machine (`raylets.py`); one gets SIGKILL in the middle of a step, another
 one joins later. Every worker records its micro-batches of each step.
 """
@@ -76,7 +76,7 @@ def changing(data: dict[str, str], folder: Path) -> Run:
         return Run(Outcome.of(driver), step_starts(notes))
 
 
-def test_one_two_and_four_workers_and_two_one_two_take_the_same_steps(
+def test_one_and_four_workers_and_two_one_two_take_the_same_steps(
     small_examples: Artifact, small_vocabulary: Artifact, tmp_path: Path
 ) -> None:
     data = {
@@ -84,7 +84,7 @@ def test_one_two_and_four_workers_and_two_one_two_take_the_same_steps(
         "examples": small_examples.fingerprint,
         "vocabulary": small_vocabulary.fingerprint,
     }
-    runs = fixed(data, tmp_path, [1, 2, 4])
+    runs = fixed(data, tmp_path, [1, 4])
     changed = changing(data, tmp_path)
     assert len(changed.outcome.resumed_from) == 2
     noted = [list(group) for _, group in groupby(changed.starts, lambda b: b.num_ranks)]
@@ -97,7 +97,7 @@ def test_one_two_and_four_workers_and_two_one_two_take_the_same_steps(
         assert max(newest_due - INTERVAL, INTERVAL) <= resumed_at <= last_step + 1
     alone = runs[1].outcome.losses()
     assert len(alone) == NUM_STEPS
-    for run in (runs[2], runs[4], changed):
+    for run in (runs[4], changed):
         assert run.outcome.losses() == pytest.approx(alone, rel=1e-4)
         # Each micro-batch of each step was always the same, whichever worker got it.
         assert batches_by_step(run.starts) == batches_by_step(runs[1].starts)

@@ -33,8 +33,7 @@ pytestmark = pytest.mark.slow
 Victim = Literal["worker", "driver", "node"]
 # Who is killed, and whether while a checkpoint is written or at any time.
 KINDS: tuple[tuple[Victim, bool], ...] = (
-    ("worker", True), ("driver", True), ("node", False), ("worker", True), ("worker", False),
-    ("driver", False),
+    ("worker", True), ("driver", True), ("node", False), ("worker", False),
 )  # fmt: skip
 STEPS_PER_KILL, INTERVAL = 20, 10
 

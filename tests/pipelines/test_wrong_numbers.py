@@ -24,9 +24,9 @@ def settings(**values: Any) -> TrainingSettings:
     return TrainingSettings(**{**CADENCE, **values})
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(("ranks", "dies_at"), [(1, 11), (2, 6)])
 def test_skipped_steps_are_the_same_after_a_death(
-    small_examples: Artifact, local_ray: None, tmp_path: Path, ranks: int
+    small_examples: Artifact, local_ray: None, tmp_path: Path, ranks: int, dies_at: int
 ) -> None:
     notes: list[str] = []
     job = SmallJob(
@@ -42,14 +42,12 @@ def test_skipped_steps_are_the_same_after_a_death(
     assert history[10]["train/skipped_steps"] == 3
     assert any("the loss of step 2 is not finite" in note for note in notes)
 
-    for dies_at in (11, 6):
-        folder = tmp_path / f"died at {dies_at}"
-        dying = replace(job, dies_at=dies_at, marks=str(folder))
-        again, others = train_small(dying, folder, ranks=ranks)
-        assert len(again["resumed_from"]) == 1
-        for name in ("history", "skipped"):
-            assert again[name] == told[name], name
-        assert all(torch.equal(weights[name], others[name]) for name in weights)
+    dying = replace(job, dies_at=dies_at, marks=str(tmp_path / "died"))
+    again, others = train_small(dying, tmp_path / "died", ranks=ranks)
+    assert len(again["resumed_from"]) == 1
+    for name in ("history", "skipped"):
+        assert again[name] == told[name], name
+    assert all(torch.equal(weights[name], others[name]) for name in weights)
 
 
 @pytest.mark.parametrize(("ranks", "num_steps"), [(1, 14), (2, 14), (1, 2)])
