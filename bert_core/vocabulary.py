@@ -323,6 +323,8 @@ def _read_whole(path: Path) -> tuple[tuple[str, ...], dict[str, Any]]:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library has no narrower one
         raise ValueError(f"{path} is no tokenizer ({error}); is it complete?") from error
+    tokenizer.no_padding()  # how a library calls it, and no rule for texts
+    tokenizer.no_truncation()
     parts = json.loads(tokenizer.to_str())
     rules, vocabulary = parts["normalizer"] or {}, parts["model"].pop("vocab")
     steps = rules.get("normalizers") or [rules]

@@ -137,6 +137,13 @@ def test_either_way_to_put_special_tokens_around_texts_is_read(tmp_path, tokeniz
     whole = json.loads(path.read_text())
     own = {"type": template, "sep": ["[SEP]", 4], "cls": ["[CLS]", 3]}
     whole["post_processor"] = None if template is None else own
+    whole["truncation"] = {  # as all-MiniLM-L6-v2 is published
+        "max_length": 128, "strategy": "LongestFirst", "stride": 0, "direction": "Right"
+    }  # fmt: skip
+    whole["padding"] = {
+        "strategy": {"Fixed": 128}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0,
+        "pad_type_id": 0, "pad_token": "[PAD]",
+    }  # fmt: skip
     path.write_text(json.dumps(whole))
     assert WordPieceTokenizer.from_directory(tmp_path).files() == tokenizer.files()
 
