@@ -53,7 +53,8 @@ class Regression(TaskFamily):
             raise UserError(
                 f"all training texts have the same number, {values[0]}; check the label column"
             )
-        if np.spacing(np.abs(values).max(), dtype=np.float32) > values.std() / _FINENESS:
+        # Numbers beyond float32 have no spacing, which is a NaN.
+        if not np.spacing(np.abs(values).max(), dtype=np.float32) <= values.std() / _FINENESS:
             raise UserError(
                 f"the numbers lie around {values.mean():.6g} and differ by {values.std():.3g} "
                 "alone, which float32 cannot tell apart; subtract a constant from all of them"

@@ -59,11 +59,11 @@ def test_a_killed_worker_is_replaced_and_the_run_says_from_which_step_it_went_on
 ) -> None:
     process = start()
     wait_for(lambda: has_checkpoints(home), "two checkpoints")
-    wait_for(lambda: training_workers(process), "a training worker")[0].kill()
-    said = ended(process)
+    wait_for(lambda: training_workers(process), "a worker")[0].kill()
+    output = ended(process)
     (step,) = steps_resumed_from(home)
     assert step >= 25
-    assert re.search(rf"## Notes\n\n(?:- .*\n)*?- pretraining resumed from step {step}\b", said)
+    assert re.search(rf"## Notes\n\n(?:- .*\n)*?- pretraining resumed from step {step}\b", output)
 
 
 def test_a_killed_run_goes_on_from_its_last_checkpoint_when_it_is_started_again(
@@ -76,8 +76,8 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint_when_it_is_started_again(
     process.communicate()
     wait_for(lambda: not any(lives(member) for member in family), "the end of what it started")
 
-    said = ended(start())
-    assert re.search(r"examples +\|? *reused", said)
+    output = ended(start())
+    assert re.search(r"examples +\|? *reused", output)
     (step,) = steps_resumed_from(home)
     assert step >= 25
-    assert f"resumed from step {step}" in said
+    assert f"resumed from step {step}" in output

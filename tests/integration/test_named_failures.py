@@ -88,11 +88,11 @@ def fill(disk: Path, but_bytes: int) -> None:
 
 
 def test_numbers_that_never_heal_end_with_a_diagnosis(machine: Machine, store: Path) -> None:
-    said = sentence(machine.start("pretraining", store, *_DIVERGES))
-    assert "a step had to be skipped: the gradient of step " in said
-    assert "largest gradients: " in said
-    assert "lower the learning rate, " in said
-    assert "pretraining has learning_rate, " in said
+    message = sentence(machine.start("pretraining", store, *_DIVERGES))
+    assert "a step had to be skipped: the gradient of step " in message
+    assert "largest gradients: " in message
+    assert "lower the learning rate, " in message
+    assert "pretraining has learning_rate, " in message
 
 
 def test_a_disk_that_fills_meanwhile_ends_it_at_once_and_a_second_run_goes_on(
@@ -103,11 +103,11 @@ def test_a_disk_that_fills_meanwhile_ends_it_at_once_and_a_second_run_goes_on(
     wait_for(lambda: checkpoints(small_disk) or process.poll() is not None, "the first checkpoint")
     assert process.poll() is None, process.communicate()
     fill(small_disk.parent, 2**16)
-    said = sentence(process)
-    assert "the checkpoint of step 400 could not be stored in" in said
+    message = sentence(process)
+    assert "the checkpoint of step 400 could not be stored in" in message
     step = max(checkpoints(small_disk))
-    assert "No space left on device" in said
-    assert said.endswith(f"run again: the training run resumes from step {step}")
+    assert "No space left on device" in message
+    assert message.endswith(f"run again: the training run resumes from step {step}")
     folders = list(small_disk.glob("encoder/.work-*/*/checkpoint_*"))
     assert len(folders) == len(checkpoints(small_disk))  # nothing half-written
 
@@ -130,9 +130,9 @@ def test_a_temporary_folder_whose_path_is_too_long_for_a_socket_is_named(
 ) -> None:
     folder = tmp_path / ("long" * 25)
     folder.mkdir()
-    said = sentence(machine.start("pretraining", store, TMPDIR=str(folder)))
-    assert "AF_UNIX path length" in said
-    assert "its files need room and a short path in RAY_TMPDIR" in said
+    message = sentence(machine.start("pretraining", store, TMPDIR=str(folder)))
+    assert "AF_UNIX path length" in message
+    assert "its files need room and a short path in RAY_TMPDIR" in message
 
 
 def test_a_worker_that_dies_too_often_ends_it_with_what_to_do(
@@ -143,6 +143,6 @@ def test_a_worker_that_dies_too_often_ends_it_with_what_to_do(
     )
     wait_for(lambda: checkpoints(store) or process.poll() is not None, "the first checkpoint")
     training_workers(process)[0].kill()
-    said = sentence(process)
-    assert "a worker of pretraining (rank" in said
-    assert "runtime.max_failures=0 allows no more restarts" in said
+    message = sentence(process)
+    assert "a worker of pretraining (rank" in message
+    assert "runtime.max_failures=0 allows no more restarts" in message

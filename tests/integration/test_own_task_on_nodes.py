@@ -56,19 +56,19 @@ def trained(folder: Path, store: str, *cpus: int, answers: int = 0) -> str:
     options = [word for each in SETTINGS for word in ("--set", each)]
     with raylets() as cluster:  # whose head computes nothing
         cluster.join_all(*cpus)
-        said = bertsmith(
+        screen = bertsmith(
             "run", "--encoder", "encoder", "--labels", "rows.jsonl", "--task", "ranking.py",
             "--training-workers", "2", *options,
             folder=folder, **own, **cluster.driver_env,
         )  # fmt: skip
         code.unlink()
         if not answers:
-            return said
+            return screen
         bertsmith(
             "predict", "--model", "own-task/1", "--batch", "requests.jsonl", "--to", "answers",
             folder=folder, **own, **cluster.driver_env,
         )  # fmt: skip
-    return said
+    return screen
 
 
 def test_two_nodes_make_the_model_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,9 +77,9 @@ def test_two_nodes_make_the_model_of_one(tmp_path: Path, monkeypatch: pytest.Mon
     one.mkdir()
     with s3_server(monkeypatch):
         store = f"s3://{BUCKET}/store"
-        said = trained(two, store, 1, 1, answers=30)
+        screen = trained(two, store, 1, 1, answers=30)
         assert pq.read_table(two / "answers").num_rows == 30
-        assert "models:/own-task/1, loaded in a fresh process, reproduced its held-out" in said
+        assert "models:/own-task/1, loaded in a fresh process, reproduced its held-out" in screen
         assert not [key for key in keys_below("store/") if ".work" in key]
         assert [key for key in keys_below("store/finetuned/") if key.endswith("/task.py")]
         trained(one, str(one / "store"), 2)
