@@ -34,6 +34,7 @@ for _name, _value in {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # a local Ray listens on the loopback only
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_worker_niceness": "0",  # Ray's 15 leaves training 3% of a core that others use
+    "RAY_prestart_worker_first_driver": "0",  # a driver here soon has its own: 1.7 s of each start
     # By default Ray retries tasks that were killed for memory for ever, and says nothing.
     "RAY_task_oom_retries": "8",
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
