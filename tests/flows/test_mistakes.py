@@ -60,6 +60,7 @@ CASES = {
     "a store of one process": (["run", "--store", "memory://x"], "runtime.store"),
     "a store without credentials": (["run", "--store", "s3://bucket/prefix"], "credentials"),
     "a store that is a file": (["run", "--store", "{here}/rows.csv"], "is a file"),
+    "a home with a question mark": (["run", "--home", "{here}/who?"], "has a ? in its name"),
     "a home that is a file": (["run", "--home", "{here}/rows.csv"], "is a file"),
     "a tracker of an unknown kind": (
         ["run", "--set", "runtime.tracking_uri=qq://x"],
@@ -113,10 +114,7 @@ CASES = {
         "has no verified model of any task",
     ),
     "predict to a folder without a batch": (["predict", "a", "--to", "{here}/out"], "--batch"),
-    "export no model": (
-        ["export", "{here}", "--to", "{here}/new"],
-        "{here} has no config.json",
-    ),
+    "export no model": (["export", "{here}", "--to", "{here}/new"], "{here} has no config.json"),
     "predict with a broken config": (
         ["predict", "hello", "--model", "{here}/broken"],
         "{here}/broken/config.json",

@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 
 from pipelines.errors import UserError
+from pipelines.stages.dataset.records import records_of_file
+from pipelines.stages.dataset.settings import LabelledFile
+from pipelines.tasks import family
 from tests.pipelines.tasks.labelled_lines import items, written
 
 DATA = Path("../shared/data")
@@ -90,9 +93,10 @@ def test_choices_stand_in_a_list_or_in_columns(tmp_path: Path) -> None:
     ]
     path = written(tmp_path / "a.csv", "startphrase,ending0,ending1,label\nShe,sings.,runs.,1\n")
     swag = {"text_column": "startphrase", "choice_columns": ("ending0", "ending1")}
-    assert items(path, "multiple_choice", **swag) == [
-        {"text": "She", "choices": ["sings.", "runs."], "answer": 1}
-    ]
+    two = {"text": "She", "choices": ["sings.", "runs."], "answer": 1}
+    assert items(path, "multiple_choice", **swag) == [two]
+    with pytest.raises(UserError, match="same number of choices, found 1 with 2, 1 with 3"):
+        family("multiple_choice").labels([two, {**two, "choices": ["a", "b", "c"]}], [])
 
 
 @pytest.mark.parametrize(
@@ -191,12 +195,14 @@ def test_questions_of_squad_with_and_without_answers(tmp_path: Path) -> None:
     nobody = {"id": "2", "question": "Why?", "answers": [], "is_impossible": True}
     found = items(written(tmp_path / "a.json", squad(CAT, nobody)), "question_answering")
     assert [(item["answers"], item["starts"]) for item in found] == [(["cat"], [4]), ([], [])]
-    row = {"id": "3", "question": "Who?", "context": "  The café.",
+    row = {"id": "3", "title": "Cats", "question": "Who?", "context": "  The café.",
            "answers": {"text": ["café"], "answer_start": [6]}}  # fmt: skip
     assert of_json(tmp_path, "question_answering", row) == [
         {"id": "3", "question": "Who?", "context": "  The café.", "answers": ["café"],
          "starts": [6]}
     ]  # fmt: skip
+    (record,) = records_of_file(str(tmp_path / "a.jsonl"), "questions", LabelledFile(path="-"))
+    assert record.group == "Cats"  # an article is never divided
     with pytest.raises(UserError, match="does not have SQuAD's structure"):
         items(written(tmp_path / "b.json", '{"data": [{}]}'), "question_answering")
 
