@@ -39,7 +39,7 @@ quick: $(INSTALLED)
 	.venv/bin/python -m pytest -q -n 2 -m "not slow"
 
 test-slow: $(INSTALLED)
-	.venv/bin/python -m pytest -q -n 2 -m slow
+	.venv/bin/python -m pytest -q -n 2 --no-loadscope-reorder -m slow
 
 # A machine with a GPU has its own torch, which is used if PYTHON has it. The look-up happens once, on
 # first use.

@@ -82,6 +82,7 @@ def connect() -> None:
         check_address(address)
     else:
         _use_own_token()
+        os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")  # it watches other nodes
     settings: dict[str, Any]
     if address:
         sources = [str(folder) for folder in source_folders()]

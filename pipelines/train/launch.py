@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from pipelines.errors import UserError, first_line
 from pipelines.settings import RuntimeSettings
 from pipelines.stage import Observer, Progress, StageContext, send_note
 from pipelines.train.checkpoint import CheckpointFolder, Checkpoints, DamagedCheckpointError
+from pipelines.train.controller import EndOnFinalError
 from pipelines.train.messages import Messages
 from pipelines.train.placement import Placement, listed, place_workers, room_on_nodes
 from pipelines.train.settings import least_workers
@@ -37,7 +39,6 @@ from ray.train import (
     FailureConfig,
     RunConfig,
     ScalingConfig,
-    UserCallback,
     WorkerGroupError,
 )
 from ray.train.torch import TorchTrainer
@@ -52,20 +53,6 @@ _SLICE_SECONDS = 1.0
 _RESIZE_SECONDS = 10.0  # between two looks at whether a range of workers has more room
 _POLL_SECONDS = 0.5
 _LAST_WORDS_SECONDS = 2.0
-
-
-class EndOnFinalError(UserCallback):
-    """Ends all ranks as soon as one of them raised UserError, which would come again.
-
-    Ray Train calls this in its controller and ends the training run when it raises, even while
-    other ranks wait for the failed one.
-    """
-
-    def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
-        """Raise the first UserError among the errors of the ranks, if there is one."""
-        for _, error in sorted(worker_exceptions.items()):
-            if isinstance(error, UserError):
-                raise error
 
 
 @contextmanager
@@ -141,7 +128,6 @@ def _trainer(
     checkpoints: CheckpointFolder,
     context: StageContext,
 ) -> TorchTrainer:
-    worker: Any = train_on_rank
     # Typed as the older API's, which knows none of these.
     scaling: dict[str, Any] = {
         "num_workers": placement.num_workers,
@@ -153,9 +139,10 @@ def _trainer(
         "controller_failure_limit": math.ceil(_start_seconds(context.runtime) / start_seconds),
     }
     callbacks: list[Any] = [EndOnFinalError()]
+    # Bound: a `train_loop_config` is opened by Ray's controller, which would import all of this.
+    worker: Any = partial(train_on_rank, assignment)
     return TorchTrainer(
         worker,
-        train_loop_config={"assignment": assignment},
         scaling_config=ScalingConfig(
             use_gpu=placement.use_gpu,
             resources_per_worker={"CPU": placement.cpus, "GPU": int(placement.use_gpu)},

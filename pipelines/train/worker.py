@@ -131,10 +131,9 @@ class Assignment:
     versions: Mapping[str, str]  # of the process that launched it
 
 
-def train_on_rank(config: dict[str, Assignment]) -> dict[str, Any]:
+def train_on_rank(assignment: Assignment) -> dict[str, Any]:
     """Train from the last checkpoint to the last step, or to a stop; returns the result."""
     started = time.perf_counter()
-    assignment = config["assignment"]
     job = assignment.job
     if others := other_versions(assignment.versions):  # a node that joined after the check of nodes
         raise UserError(f"{platform.node()} {others}")

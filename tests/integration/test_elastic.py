@@ -26,7 +26,7 @@ from tests.integration.recorded_training import (
 
 pytestmark = pytest.mark.slow
 
-NUM_STEPS, INTERVAL = 200, 10
+NUM_STEPS, INTERVAL = 120, 10
 LOST_AT_STEP = 15
 JOINED_STEPS_LATER = 15
 
@@ -58,7 +58,7 @@ def fixed(data: dict[str, str], folder: Path, counts: list[int]) -> dict[int, Ru
 
 def changing(data: dict[str, str], folder: Path) -> Run:
     """A training run on two nodes, then one, then two again."""
-    training = training_of(data, folder / "changing", workers=(1, 2), slow_seconds=1.0)
+    training = training_of(data, folder / "changing", workers=(1, 2), slow_seconds=0.5)
     notes = Path(training.record)
     with raylets() as cluster:
         _, second = cluster.join_all(1, 1)

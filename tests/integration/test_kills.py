@@ -15,7 +15,7 @@ from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
-_LONGER = ("pretraining.num_steps=500", "pretraining.checkpoint_every_steps=25")
+_LONGER = ("pretraining.num_steps=200", "pretraining.checkpoint_every_steps=25")
 
 
 @pytest.fixture(scope="module")

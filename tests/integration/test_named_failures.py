@@ -98,13 +98,13 @@ def test_numbers_that_never_heal_end_with_a_diagnosis(machine: Machine, store: P
 def test_a_disk_that_fills_meanwhile_ends_it_at_once_and_a_second_run_goes_on(
     machine: Machine, small_disk: Path
 ) -> None:
-    cadence = ("pretraining.num_steps=400", "pretraining.checkpoint_every_steps=40")
+    cadence = ("pretraining.num_steps=200", "pretraining.checkpoint_every_steps=40")
     process = machine.start("pretraining", small_disk, *cadence)
     wait_for(lambda: checkpoints(small_disk) or process.poll() is not None, "the first checkpoint")
     assert process.poll() is None, process.communicate()
     fill(small_disk.parent, 2**16)
     message = sentence(process)
-    assert "the checkpoint of step 400 could not be stored in" in message
+    assert "the checkpoint of step 200 could not be stored in" in message
     step = max(checkpoints(small_disk))
     assert "No space left on device" in message
     assert message.endswith(f"run again: the training run resumes from step {step}")
@@ -138,9 +138,7 @@ def test_a_temporary_folder_whose_path_is_too_long_for_a_socket_is_named(
 def test_a_worker_that_dies_too_often_ends_it_with_what_to_do(
     machine: Machine, store: Path
 ) -> None:
-    process = machine.start(
-        "pretraining", store, "runtime.max_failures=0", "pretraining.num_steps=2000"
-    )
+    process = machine.start("pretraining", store, "runtime.max_failures=0")
     wait_for(lambda: checkpoints(store) or process.poll() is not None, "the first checkpoint")
     training_workers(process)[0].kill()
     message = sentence(process)

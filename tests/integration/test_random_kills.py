@@ -21,7 +21,6 @@ from tests.integration.raylets import Raylets, raylets
 from tests.integration.recorded_training import (
     SETTINGS,
     Outcome,
-    StepStart,
     TrainingRun,
     step_starts,
     wait_for_step,
@@ -89,7 +88,9 @@ class Disturbed:
         """Wait for the time of the kill, kill, and wait until the training run has resumed."""
         dead = frozenset(self._dead)
         wait_for_step(
-            self._driver, self._notes, lambda b: b.step >= kill.step and b.process not in dead
+            self._driver,
+            self._notes,
+            lambda b: b.step >= kill.step and b.process not in dead and b.rank == kill.choice,
         )
         if kill.while_writing:
             self._wait_for_writing()
@@ -128,10 +129,7 @@ class Disturbed:
             os.kill(self._worker(kill.choice), signal.SIGKILL)
 
     def _worker(self, rank: int) -> int:
-        newest: StepStart = max(
-            (b for b in step_starts(self._notes) if b.rank == rank), key=lambda b: b.at
-        )
-        return newest.process
+        return [b.process for b in step_starts(self._notes) if b.rank == rank][-1]
 
     def _saving(self) -> set[Path]:
         """Folders to which workers are writing checkpoints now, before they publish them."""

@@ -72,6 +72,7 @@ def test_the_report_tells_how_many_words_lose_what_tells_them_apart():
     for strips, merged in ((False, 0), (True, 0.2)):  # BERT leaves spacing marks, as of की
         normalization = VocabularySettings(strip_accents=strips).normalization
         assert merged_share(words, normalization) == pytest.approx(merged)
+        assert merged_share(set(), normalization) == 0
     told = VOCABULARY.headline({"size": 8_192, "heldout": {"merged_share": 0.4}})
     assert told == "8,192 tokens; strip_accents merges 40.0% of the different words"
 

@@ -381,4 +381,4 @@ def merged_share(words: set[str], normalization: Normalization) -> float:
             build_normalizer(normalization),
         )
     ]
-    return 1 - len(forms[1]) / max(1, len(forms[0]))
+    return 1 - len(forms[1]) / len(forms[0]) if words else 0.0
