@@ -100,15 +100,16 @@ def publish(folder: Path, write: Callable[[Path], None]) -> None:
         for path in (*draft.rglob("*"), draft):
             if path.is_file():
                 path.chmod(allowed)  # safetensors keeps its files to their owner
-            _force_to_disk(path)
+            flush(path)
         draft.rename(folder)
     except BaseException:
         shutil.rmtree(draft)
         raise
-    _force_to_disk(folder.parent)
+    flush(folder.parent)
 
 
-def _force_to_disk(path: Path) -> None:
+def flush(path: Path) -> None:
+    """Force a file's bytes, or a directory's entries, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

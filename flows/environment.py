@@ -13,14 +13,16 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar
+from urllib.request import getproxies
 
 from filelock import BaseFileLock, FileLock, Timeout
 
 from flows.local.health import answers, free_port
 from flows.local.servers import Login, make_login, running_servers
-from pipelines.errors import UserError, redacted
+from pipelines.errors import UserError, first_line, redacted
 from pipelines.settings import home_folder as home_folder
 from pipelines.settings import make_home
 
@@ -161,9 +163,20 @@ def prepare_flows(home: Path) -> Callable[[], None]:
         os.environ.setdefault(name, value)
     if not (Path.home() / ".prefect").is_dir():  # Prefect makes it when it is imported
         os.environ.setdefault("PREFECT_HOME", str(home / "prefect"))
-    from prefect.settings import get_current_settings
+    is_socks = any(proxy.startswith("socks") for proxy in getproxies().values())
+    if is_socks and find_spec("socksio") is None:
+        raise UserError("ALL_PROXY names a SOCKS proxy: unset it, or pip install 'httpx[socks]'")
+    try:
+        from prefect.settings import get_current_settings
 
-    if url := get_current_settings().api.url:
+        url = get_current_settings().api.url
+    except ValueError as error:  # of TOML, of pydantic
+        raise UserError(
+            f"Prefect's own settings cannot be read ({first_line(error)}); correct "
+            f"{os.environ.get('PREFECT_PROFILES_PATH') or '~/.prefect/profiles.toml'}, or the "
+            "prefect.toml, .env or variable that holds them"
+        ) from error
+    if url:
         sys.stderr.write(f"Runs are recorded at {redacted(url)}, which Prefect's settings name.\n")
         return _require_prefect
     servers = running_servers(home)
@@ -204,10 +217,10 @@ def _require_prefect() -> None:
             f"Prefect: {url} answers with {error.response.status_code}; set "
             "PREFECT_API_AUTH_STRING to the server's name:password, or look at its log"
         ) from error
-    except (httpx.HTTPError, OSError) as error:
+    except (httpx.HTTPError, OSError, ValueError) as error:
         raise UserError(
-            f"Prefect: {url} does not answer ({type(error).__name__}); start the server, or "
-            "correct PREFECT_API_URL"
+            f"Prefect: {url} does not answer ({type(error).__name__}), or is no Prefect server; "
+            "start the server, or correct PREFECT_API_URL"
         ) from error
 
 

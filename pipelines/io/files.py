@@ -244,7 +244,7 @@ def open_text(path: str, encoding: str = "utf-8", *, newline: str = "\n") -> Ite
     """
     with open_binary(path) as stream:
         head = stream.read(SAMPLE_BYTES)
-        if not head.startswith(_BOMS_UTF16):
+        if not head.startswith(_BOMS_UTF16) or head.startswith(codecs.BOM_UTF32_LE):
             check_is_text(head, path)
         stream.seek(0)
         named = encoding_of(head, encoding)
@@ -309,6 +309,10 @@ def check_is_text(data: bytes, name: str) -> None:
         raise UserError(
             f"{name} is not text: {controls} of its first {len(sample)} bytes are control "
             "characters; leave it out or convert it to UTF-8"
+        )
+    if b"\r" in sample and b"\n" not in sample:
+        raise UserError(
+            f"the lines of {name} end in carriage returns alone; convert them to line feeds"
         )
 
 

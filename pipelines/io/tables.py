@@ -69,8 +69,9 @@ class TableSettings(Settings):
     @classmethod
     def _is_known(cls, encoding: str) -> str:
         try:
+            "".encode(encoding)
             return codecs.lookup(encoding).name
-        except LookupError as error:
+        except (LookupError, UnicodeError) as error:
             raise ValueError(f"no encoding is called {encoding!r}; name one of Python's") from error
 
 
@@ -135,8 +136,10 @@ def open_table(path: str, settings: TableSettings | None = None) -> Table:
 def check_column(name: str, columns: Sequence[str], place: str, setting: str) -> None:
     """Raise UserError where `place` has no column `name`, which the setting names."""
     if name not in columns:
+        # Marks that nobody sees, such as those of direction, are written out.
+        names = [each if each.isprintable() else ascii(each) for each in columns]
         raise UserError(
-            f"{place} has no column {name!r}, only {', '.join(columns)[:200] or 'nothing'}; set "
+            f"{place} has no column {name!r}, only {', '.join(names)[:200] or 'nothing'}; set "
             f"{setting} to the one you mean"
         )
 
@@ -176,6 +179,11 @@ def _delimited_rows(path: str, settings: TableSettings) -> Iterator[Any]:
                     columns = [cell.strip() for cell in cells]
                     yield columns
                     continue
+            if not settings.no_header and [cell.strip() for cell in cells] == columns:
+                raise UserError(
+                    f"line {line:,} of {path} names the columns once more; remove it: were files "
+                    "joined?"
+                )
             if len(cells) == len(columns):
                 yield Row(line, dict(zip(columns, cells, strict=True)))
             else:

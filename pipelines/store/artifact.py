@@ -15,14 +15,7 @@ from typing import Annotated, Any, Final
 from filelock import FileLock
 from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
-from pydantic import (
-    AfterValidator,
-    AliasChoices,
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-)
+from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from pipelines.errors import UserError
 from pipelines.store.access import full_disk_explained
@@ -125,9 +118,7 @@ class Manifest(BaseModel):
     # On an object store: the folder of its files, which lie below their checksums. Stores of
     # version 0.1.0 call it `attempt`.
     folder: str = Field(
-        default="",
-        pattern=r"^[0-9A-Za-z-]*\z",
-        validation_alias=AliasChoices("folder", "attempt"),
+        default="", pattern=r"^[0-9A-Za-z-]*\z", validation_alias=AliasChoices("folder", "attempt")
     )
 
     def to_json(self) -> str:

@@ -1,5 +1,6 @@
 """Items as the encoder reads them, as answers ask for them, and as training takes its batches."""
 
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -61,6 +62,17 @@ def check_known(heldout: set[str], known: Iterable[str]) -> None:
             f"the labels {unknown[:5]} are only among the held-out texts; add training texts "
             "with them, or set another split seed"
         )
+
+
+def check_names(labels: Iterable[str]) -> None:
+    """Raise UserError where two labels differ in case, blanks or what nobody sees alone."""
+    seen: dict[str, str] = {}
+    for label in labels:
+        letters = unicodedata.normalize("NFKC", label).casefold()
+        shown = "".join(c for c in letters if c.isprintable() and not c.isspace())
+        other = seen.setdefault(shown, label)
+        if other != label:
+            raise UserError(f"the labels {other!r} and {label!r} look the same; write them alike")
 
 
 def class_names(model: Model) -> tuple[str, ...]:

@@ -6,9 +6,11 @@ MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD hold.
 
 import os
 import socket
+import sqlite3
 import urllib.request
 from base64 import b64encode
 from collections.abc import Mapping
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit
@@ -82,6 +84,7 @@ def check_tracker_reachable(uri: str) -> None:
                 f"the tracker's database {file} cannot be written; name a file in a folder that "
                 "exists, as in sqlite:////absolute/path/mlflow.db"
             )
+        _check_is_mlflows(file)
     elif scheme in _PORTS:
         if parts.password:
             raise UserError(
@@ -104,6 +107,17 @@ def check_tracker_reachable(uri: str) -> None:
             f"runtime.tracking_uri={uri!r} begins with none of http://, https://, sqlite:///, "
             "postgresql:// and mysql://; leave it empty for SQLite in the home folder"
         )
+
+
+def _check_is_mlflows(file: Path) -> None:
+    """Raise UserError for a file that another program wrote: MLflow would add its tables to it."""
+    tables = set[str]()
+    address = f"{file.absolute().as_uri()}?mode=ro"
+    # Of what is no database, or not there yet, MLflow tells.
+    with suppress(sqlite3.Error), closing(sqlite3.connect(address, uri=True)) as database:
+        tables = {name for (name,) in database.execute("select name from sqlite_master")}
+    if tables and "experiments" not in tables:
+        raise UserError(f"{file} is another program's database; name one of MLflow's, or a new one")
 
 
 def database_file(uri: str) -> Path | None:

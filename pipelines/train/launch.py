@@ -12,14 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipelines.cluster import (
-    connect,
-    disconnect,
-    is_loss,
-    keep_signal_handlers,
-    nodes,
-    what_to_do,
-)
+from pipelines.cluster import connect, disconnect, is_loss, keep_signal_handlers, nodes, what_to_do
 from pipelines.errors import UserError, first_line
 from pipelines.settings import RuntimeSettings
 from pipelines.stage import Observer, Progress, StageContext, send_note
@@ -34,13 +27,7 @@ from pipelines.versions import computing_versions
 import ray  # isort: skip  (after pipelines.cluster, which sets its environment)
 from ray.actor import ActorHandle
 from ray.exceptions import RayError
-from ray.train import (
-    ControllerError,
-    FailureConfig,
-    RunConfig,
-    ScalingConfig,
-    WorkerGroupError,
-)
+from ray.train import ControllerError, FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
 from ray.train.torch import TorchTrainer
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

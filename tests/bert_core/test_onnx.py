@@ -5,14 +5,7 @@ import pytest
 import torch
 
 from bert_core.model.catalogue import build_model
-from bert_core.onnx import (
-    INPUTS,
-    OnnxModel,
-    PaddedModel,
-    export_onnx,
-    is_of_tokens,
-    outputs_of,
-)
+from bert_core.onnx import INPUTS, OnnxModel, PaddedModel, export_onnx, is_of_tokens, outputs_of
 from tests.bert_core.batches import ragged_batch, small_config
 from tests.bert_core.test_backends import HEAD_SETTINGS, new_model
 

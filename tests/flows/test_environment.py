@@ -64,7 +64,6 @@ ASKS = """
 import os, sys
 from pathlib import Path
 from flows import environment
-from flows.cli.app import _tell
 from pipelines.errors import UserError
 environment.LocalApi.start = lambda home: environment.LocalApi(
     "http://127.0.0.1:1/api", environment.make_login(home), None, home, None)
@@ -93,6 +92,14 @@ def test_without_any_settings_an_api_of_the_home_is_used(tmp_path: Path) -> None
     said, _ = asked(tmp_path, PREFECT_API_KEY="of the cloud")
     assert said == f"http://127.0.0.1:1/api {tmp_path / 'home' / 'prefect'} None"
     assert not (tmp_path / ".prefect").exists()
+
+
+def test_what_prefect_cannot_read_or_reach_is_one_sentence(tmp_path: Path) -> None:
+    assert "ALL_PROXY names a SOCKS proxy" in asked(tmp_path, ALL_PROXY="socks5://127.0.0.1:9")[1]
+    (tmp_path / ".prefect").mkdir()
+    (tmp_path / ".prefect/profiles.toml").write_text('active = "work')
+    last = asked(tmp_path)[1].splitlines()[-1]
+    assert last.startswith("Prefect's own settings cannot be read (") and "profiles.toml" in last
 
 
 PROFILE = 'active = "work"\n[profiles.work]\nPREFECT_API_URL = "http://prefect.example/api"\n'

@@ -14,17 +14,14 @@ import pytest
 
 from flows.cli.app import MISTAKE, run
 
-DATASET = ["run", "--labels"]
+DATASET, SET = ["run", "--labels"], ["run", "--set"]
 CASES = {
     "a setting that is none": (
-        ["run", "--set", "examples.mask_fractoin=0.2"],
+        [*SET, "examples.mask_fractoin=0.2"],
         "no setting 'examples.mask_fractoin'",
     ),
-    "a value that cannot be": (
-        ["run", "--set", "corpus.heldout_fraction=2"],
-        "corpus.heldout_fraction",
-    ),
-    "a setting without a value": (["run", "--set", "nonsense"], "section.setting=value"),
+    "a value that cannot be": ([*SET, "corpus.heldout_fraction=2"], "corpus.heldout_fraction"),
+    "a setting without a value": ([*SET, "nonsense"], "section.setting=value"),
     "no such recipe": (
         ["run", "no-such-recipe"],
         "neither a preset nor a file named 'no-such-recipe'",
@@ -62,23 +59,17 @@ CASES = {
     "a store that is a file": (["run", "--store", "{here}/rows.csv"], "is a file"),
     "a home with a question mark": (["run", "--home", "{here}/who?"], "has a ? in its name"),
     "a home that is a file": (["run", "--home", "{here}/rows.csv"], "is a file"),
-    "a tracker of an unknown kind": (
-        ["run", "--set", "runtime.tracking_uri=qq://x"],
-        "tracking_uri",
-    ),
-    "a tracker without an address": (
-        ["run", "--set", "runtime.tracking_uri='http://[::1'"],
-        "tracking_uri",
-    ),
+    "a tracker of an unknown kind": ([*SET, "runtime.tracking_uri=qq://x"], "tracking_uri"),
+    "a tracker without an address": ([*SET, "runtime.tracking_uri='http://[::1'"], "tracking_uri"),
     "a tracker that is away": (
-        ["run", "--set", "runtime.tracking_uri=http://127.0.0.1:{closed_port}"],
+        [*SET, "runtime.tracking_uri=http://127.0.0.1:{closed_port}"],
         "does not answer",
     ),
     "a source that is away": (
         ["run", "--corpus", "http://127.0.0.1:{closed_port}/a.txt"],
         "127.0.0.1:{closed_port}",
     ),
-    "steps without end": (["run", "--set", f"pretraining.num_steps={10**23}"], "num_steps"),
+    "steps without end": ([*SET, f"pretraining.num_steps={10**23}"], "num_steps"),
     "age without end": (["store", "prune", "--days", "inf"], "--days"),
     "an age beyond the calendar": (["store", "prune", "--days", "800000"], "--days"),
     "texts twice": (["predict", "--file", "{here}/rows.csv", "x"], "--file"),
@@ -87,15 +78,15 @@ CASES = {
         "there is no registry at sqlite:///",
     ),
     "more workers than micro-batches": (
-        ["run", "--set", "runtime.training_workers=4"],
+        [*SET, "runtime.training_workers=4"],
         "4 training workers cannot share the 2 micro-batches of a step of pretraining",
     ),
     "more workers than texts": (
         ["run", "--set", "runtime.training_workers=2", "--set", "finetuning.micro_batch_size=99"],
         "micro-batches of a step of finetuning",
     ),
-    "rates beyond one": (["run", "--set", "examples.random_share=0.9"], "exceed 1 together"),
-    "longer than is read": (["run", "--set", "finetuning.max_tokens=512"], "examples.max_tokens"),
+    "rates beyond one": ([*SET, "examples.random_share=0.9"], "exceed 1 together"),
+    "longer than is read": ([*SET, "finetuning.max_tokens=512"], "examples.max_tokens"),
     "no labels to read": (
         ["run", "--until", "finetuning", "--set", "dataset.source={{kind: none}}"],
         "'none'",
@@ -123,7 +114,7 @@ CASES = {
         ["run", "--until", "finetuning", "--set", "examples.objective=clm"],
         "an objective with masks",
     ),
-    "a family that is none": (["run", "--set", "dataset.family=poetry"], "classification"),
+    "a family that is none": ([*SET, "dataset.family=poetry"], "classification"),
 }
 
 

@@ -35,6 +35,17 @@ def test_a_list_of_no_models_creates_no_registry(
     assert not list(own_home.rglob("*.db"))
 
 
+def test_a_database_of_another_program_gets_no_tables(
+    own_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{own_home}.db")
+    with sqlite3.connect(f"{own_home}.db") as database:
+        database.execute("create table theirs (number)")
+    assert run(["models"]) == MISTAKE
+    assert "is another program's database; name one of MLflow's" in capsys.readouterr().err
+    assert database.execute("select count(*) from sqlite_master").fetchone() == (1,)
+
+
 @pytest.mark.parametrize("command", [["models"], ["store"], *ASKING], ids=lambda each: each[0])
 def test_a_database_of_another_mlflow_ends_in_a_sentence(
     command: list[str], own_home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

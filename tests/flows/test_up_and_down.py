@@ -15,20 +15,8 @@ import pytest
 import yaml
 
 from flows.local.health import free_port, is_free
-from flows.local.servers import (
-    FLOWS,
-    MLFLOW_SERVER,
-    PREFECT_SERVER,
-    make_login,
-    read_record,
-)
-from tests.flows.person import (
-    Person,
-    newest_flow_run,
-    newest_training_run,
-    status,
-    train_endlessly,
-)
+from flows.local.servers import FLOWS, MLFLOW_SERVER, PREFECT_SERVER, make_login, read_record
+from tests.flows.person import Person, newest_flow_run, newest_training_run, status, train_endlessly
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow

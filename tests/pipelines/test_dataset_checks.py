@@ -32,8 +32,9 @@ def rows(labels: list[str]) -> str:
         (rows(["a"] * 40), r"at least two labels to tell apart, found \['a'\]"),
         (rows([str(n) for n in range(40)]), "too few of each to train on"),
         (rows([*["a", "b"] * 20, ""]), "must have a label, found none in line 42"),
+        (rows(["spam", "Spam\u200b"] * 20), r"'Spam\\u200b' and 'spam' look the same; write them"),
         (rows(["0.0", "4.8"] * 20), r"numbers with fractions \(0.0, 4.8\).*family=regression"),
-        ("one,two,three\nx,1,y\n", "has no column 'text'"),
+        ("\u200ftext,label\nx,1\n", r"has no column 'text', only '\\u200ftext', label; set"),
         ("", "holds no labelled items"),
     ],
 )

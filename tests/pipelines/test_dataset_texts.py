@@ -99,6 +99,11 @@ def test_ones_own_heldout_file_is_taken_as_it_is(tmp_path: Path, context: StageC
     assert dataset.statistics["items"] == {"train": 40, "heldout": 4}
     assert dataset.statistics["heldout_also_in_train"] == 2
     assert dataset.fingerprint != build_dataset(settings, None, context).fingerprint
+    (tmp_path / "dev.tsv").write_text("text\tsecond_text\tlabel\none\ttwo\trare\n")
+    with pytest.raises(UserError, match=r"dev.tsv holds pairs of texts and .* single ones"):
+        build_dataset(DatasetSettings(source=source), None, context)
+    with pytest.raises(ValueError, match="is named to train on and to be held out"):
+        LabelledFile(path=source.path, heldout_path=f"{tmp_path}/../{tmp_path.name}/train.tsv")
     _write(tmp_path / "dev.tsv", [("another", "unknown"), ("one more", "rare")] * 2)
     with pytest.raises(UserError, match=r"\[.unknown.\] are only among .* add training texts with"):
         build_dataset(DatasetSettings(source=source), None, context)

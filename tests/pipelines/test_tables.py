@@ -91,8 +91,9 @@ def test_text_is_of_a_known_encoding_or_refused_by_its_line(
         message = rf"line {3 if name == 'a.csv' else 2} of .* is not UTF-8 .*setting `encoding`"
         with pytest.raises(UserError, match=message):
             rows(tmp_path / name)
-    with pytest.raises(ValueError, match="no encoding is called 'utf-9'"):
-        TableSettings(encoding="utf-9")
+    for none in ("utf-9", "rot13", "undefined"):
+        with pytest.raises(ValueError, match=f"no encoding is called '{none}'"):
+            TableSettings(encoding=none)
 
 
 @pytest.mark.parametrize(("suffix", "compress"), [("gz", gzip.compress), ("zst", zstd.compress)])
@@ -113,6 +114,9 @@ def test_compressed_lines_of_json_with_keys_that_come_later(
         ("a.csv", "a,a\n1,2\n", "has two columns 'a'; rename"),
         ("a.tsv", "a\tb\none\n", "line 2 of .*has 1 columns where the first row has 2"),
         ("a.csv", "a,b\nx,y\nspam,hello, you\n", "line 3 of .*has 3 columns"),
+        ("a.csv", "a,b\n1,2\na,b\n", "line 3 of .* names the columns once more; remove it"),
+        ("a.csv", "a,b\r1,2\r", "lines of .* end in carriage returns alone"),
+        ("a.jsonl", '{"a": 1}\n'.encode("utf-32"), "is not text: .* control characters"),
         ("a.jsonl", "{'a': 1}\n", "line 1 of .*is not JSON"),
         ("a.jsonl", '{"a": 1}\n[1]\n', "line 2 of .*is not a JSON object but"),
         ("a.csv", "a,b\n" + "".join(map(chr, range(32))), "is not text: .* control characters"),

@@ -83,7 +83,14 @@ def read_parts(source: Source, family: TaskFamily, *, limit: int | None = None) 
     if not heldout:
         return divided(items, family, source.heldout_fraction, source.seed)
     others = read_labelled(heldout, family, source, limit=limit)
-    return Parts([each.item for each in items], [each.item for each in others])
+    parts = Parts([each.item for each in items], [each.item for each in others])
+    are_pairs = [any(item.get("second_text") for item in part) for part in parts]
+    if are_pairs[0] != are_pairs[1]:
+        single, pairs = (heldout, train) if are_pairs[0] else (train, heldout)
+        raise UserError(
+            f"{pairs} holds pairs of texts and {single} single ones; give both the same columns"
+        )
+    return parts
 
 
 def with_labels(parts: Parts, family: TaskFamily) -> tuple[Items, Items]:

@@ -1,5 +1,7 @@
 """Which labelled items a model is fine-tuned on."""
 
+import os
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -71,7 +73,8 @@ class LabelledColumns(Settings):
 
     @model_validator(mode="after")
     def _is_held_out(self) -> Self:
-        train, heldout = self.parts
+        # However their paths are written.
+        train, heldout = (os.path.realpath(p) if Path(p).is_file() else p for p in self.parts)
         if train and train == heldout:
             raise ValueError(
                 f"{train} is named to train on and to be held out; leave out the second, and a "
