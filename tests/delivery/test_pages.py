@@ -17,15 +17,7 @@ from flows.cli.app import app
 from flows.cli.run import run
 from pipelines.recipes.recipe import Recipe
 from tests.delivery.declared import ROOT, is_command
-from tests.delivery.pages import (
-    DOCS,
-    blocks,
-    mentions,
-    name_of,
-    prose,
-    typed_lines,
-    user_pages,
-)
+from tests.delivery.pages import DOCS, blocks, mentions, name_of, prose, typed_lines, user_pages
 
 PAGES = user_pages()
 GLOSSARY = DOCS / "glossary.md"

@@ -26,6 +26,11 @@ SIGNED = (
         ("http://ann:hidden@host:5000/path", "http://host:5000/path"),
         ("postgresql+psycopg2://ann:hidden@db/mlflow", "postgresql+psycopg2://db/mlflow"),
         ("s3://AKIA:hid/den+hidden=@bucket/prefix", "s3://bucket/prefix"),
+        ("http://ann:hid'den@host", "http://host"),
+        ("http://ann:12345/6@host", "http://host"),
+        ("postgresql://ann:hid den@db", "postgresql://db"),
+        ("https://h/x#access_token=hidden", "https://h/x#access_token=***"),
+        ("https://h/x?code=hidden&jwt=hidden", "https://h/x?code=***&jwt=***"),
         (
             "mssql+pyodbc://?odbc_connect=UID%3Dann%3BPWD%3Dhidden%3BDATABASE%3Dx",
             "mssql+pyodbc://?odbc_connect=UID%3Dann%3BPWD%3D***%3BDATABASE%3Dx",

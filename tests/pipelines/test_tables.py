@@ -169,7 +169,8 @@ def test_only_what_was_written_is_a_pattern(
 
 def test_markers_of_folders_on_an_object_store_are_no_files() -> None:
     store = fsspec.filesystem("memory")
-    for name in ("/data/", "/data/a.csv", "/data/more", "/data/more/b.csv", "/data/.hidden/c.csv"):
+    names = ("/data/", "/data/a.csv", "/data/more", "/data/more/b.csv", "/data/.hidden/c.csv")
+    for name in (*names, "/data/empty/"):
         store.store[name] = fsspec.implementations.memory.MemoryFile(store, name, b"")
     try:
         expected = ["memory://data/a.csv", "memory://data/more/b.csv"]
