@@ -100,16 +100,15 @@ def publish(folder: Path, write: Callable[[Path], None]) -> None:
         for path in (*draft.rglob("*"), draft):
             if path.is_file():
                 path.chmod(allowed)  # safetensors keeps its files to their owner
-            flush(path)
+            _force_to_disk(path)
         draft.rename(folder)
     except BaseException:
         shutil.rmtree(draft)
         raise
-    flush(folder.parent)
+    _force_to_disk(folder.parent)
 
 
-def flush(path: Path) -> None:
-    """Force a file's bytes, or a directory's entries, to the disk."""
+def _force_to_disk(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

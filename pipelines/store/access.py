@@ -14,7 +14,6 @@ from fsspec import AbstractFileSystem
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
-from bert_core.files import flush as flush
 from pipelines.errors import UserError, first_line
 
 NO_CREDENTIALS = (
@@ -150,6 +149,15 @@ def write_to_disk(path: Path, text: str) -> None:
     flush(partial)
     partial.replace(path)
     flush(path.parent)
+
+
+def flush(path: Path) -> None:
+    """Force a file's bytes, or a directory's entries, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def flush_folders(folder: Path) -> None:

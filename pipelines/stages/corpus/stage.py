@@ -37,13 +37,7 @@ from pipelines.stages.corpus.selection import (
     too_few_documents,
 )
 from pipelines.stages.corpus.settings import CleaningSettings, CorpusSettings
-from pipelines.stages.corpus.shards import (
-    BATCH_BYTES,
-    SCHEMA,
-    Document,
-    read_batches,
-    record_batch,
-)
+from pipelines.stages.corpus.shards import BATCH_BYTES, SCHEMA, Document, read_batches, record_batch
 from pipelines.stages.corpus.sources import (
     MEGABYTE,
     InputFile,
