@@ -42,19 +42,6 @@ _POLL_SECONDS = 0.5
 _LAST_WORDS_SECONDS = 2.0
 
 
-class _Trainer(TorchTrainer):
-    """Without two actors, 5 s of a core: one for datasets, which there are none of.
-
-    The other removes the workers' placement group after a controller that was killed: Ray Core
-    does that, too.
-    """
-
-    def _create_default_callbacks(self) -> list[Any]:
-        left_out = ("DatasetsCallback", "PlacementGroupCleanerCallback")
-        callbacks: list[Any] = super()._create_default_callbacks()  # type: ignore[misc]
-        return [each for each in callbacks if type(each).__name__ not in left_out]
-
-
 @contextmanager
 def launched(
     job: TrainingJob, checkpoints: CheckpointFolder, context: StageContext, run_id: str | None
@@ -141,7 +128,7 @@ def _trainer(
     callbacks: list[Any] = [EndOnFinalError()]
     # Bound: a `train_loop_config` is opened by Ray's controller, which would import all of this.
     worker: Any = partial(train_on_rank, assignment)
-    return _Trainer(
+    return TorchTrainer(
         worker,
         scaling_config=ScalingConfig(
             use_gpu=placement.use_gpu,
