@@ -165,7 +165,7 @@ def prepare_flows(home: Path) -> Callable[[], None]:
         os.environ.setdefault("PREFECT_HOME", str(home / "prefect"))
     is_socks = any(proxy.startswith("socks") for proxy in getproxies().values())
     if is_socks and find_spec("socksio") is None:
-        raise UserError("ALL_PROXY names a SOCKS proxy: unset it, or pip install 'httpx[socks]'")
+        raise UserError("a SOCKS proxy is set (ALL_PROXY): unset it, or pip install 'httpx[socks]'")
     try:
         from prefect.settings import get_current_settings
 

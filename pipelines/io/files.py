@@ -244,10 +244,10 @@ def open_text(path: str, encoding: str = "utf-8", *, newline: str = "\n") -> Ite
     """
     with open_binary(path) as stream:
         head = stream.read(SAMPLE_BYTES)
-        if not head.startswith(_BOMS_UTF16) or head.startswith(codecs.BOM_UTF32_LE):
-            check_is_text(head, path)
         stream.seek(0)
         named = encoding_of(head, encoding)
+        # In UTF-8, whatever it was. Of bytes that do not fit, reading tells with their line.
+        check_has_lines(head.decode(named, "ignore").encode(), path)
         with (
             naming_other_bytes(path, named),
             io.TextIOWrapper(stream, encoding=named, newline=newline) as text,
@@ -301,15 +301,21 @@ def _not_encoded(where: str, encoding: str, error: UnicodeDecodeError) -> UserEr
 
 
 def check_is_text(data: bytes, name: str) -> None:
-    """Raise UserError where the beginning of a file cannot be text, or stands for another file."""
+    """Raise UserError where the beginning of a file, in UTF-8, cannot be text, or is a pointer."""
     sample = data[:SAMPLE_BYTES]
     check_is_no_pointer(sample, name)
     controls = len(sample) - len(sample.translate(None, CONTROL_BYTES))
     if controls > max(1, len(sample) / 50):
         raise UserError(
             f"{name} is not text: {controls} of its first {len(sample)} bytes are control "
-            "characters; leave it out or convert it to UTF-8"
+            "characters; leave it out, convert it to UTF-8, or name its `encoding`"
         )
+
+
+def check_has_lines(data: bytes, name: str) -> None:
+    """Raise UserError, as `check_is_text` does, and where no line feed ends the lines of a text."""
+    check_is_text(data, name)
+    sample = data[:SAMPLE_BYTES]
     if b"\r" in sample and b"\n" not in sample:
         raise UserError(
             f"the lines of {name} end in carriage returns alone; convert them to line feeds"

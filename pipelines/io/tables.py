@@ -69,7 +69,7 @@ class TableSettings(Settings):
     @classmethod
     def _is_known(cls, encoding: str) -> str:
         try:
-            "".encode(encoding)
+            "".encode(encoding)  # Python has codecs of bytes, and one that refuses all, beside
             return codecs.lookup(encoding).name
         except (LookupError, UnicodeError) as error:
             raise ValueError(f"no encoding is called {encoding!r}; name one of Python's") from error

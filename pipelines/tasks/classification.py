@@ -25,8 +25,8 @@ from pipelines.tasks import (
 from pipelines.tasks.encoding import (
     Sequences,
     check_classes,
+    check_distinct,
     check_known,
-    check_names,
     class_names,
     mean_probabilities,
     text_fields,
@@ -71,7 +71,7 @@ class Classification(TaskFamily):
                 "names or whole numbers"
             )
         check_classes(labels, len(train), "texts", "which column holds the label")
-        check_names(labels)
+        check_distinct(labels)
         check_known(self.classes_of(heldout), labels)
         return tuple(labels)
 

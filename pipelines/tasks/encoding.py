@@ -64,8 +64,8 @@ def check_known(heldout: set[str], known: Iterable[str]) -> None:
         )
 
 
-def check_names(labels: Iterable[str]) -> None:
-    """Raise UserError where two labels differ in case, blanks or what nobody sees alone."""
+def check_distinct(labels: Iterable[str]) -> None:
+    """Raise UserError where two labels differ only in case, width, blanks or invisible marks."""
     seen: dict[str, str] = {}
     for label in labels:
         letters = unicodedata.normalize("NFKC", label).casefold()

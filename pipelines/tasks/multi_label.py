@@ -26,8 +26,8 @@ from pipelines.tasks import (
 from pipelines.tasks.encoding import (
     Sequences,
     check_classes,
+    check_distinct,
     check_known,
-    check_names,
     class_names,
     mean_probabilities,
     text_fields,
@@ -66,7 +66,7 @@ class MultiLabel(TaskFamily):
                 f"{len(train)} texts; check the label column and label_separator"
             )
         check_classes(labels, len(train), "texts", "the label column and label_separator")
-        check_names(labels)
+        check_distinct(labels)
         check_known(self.classes_of(heldout), labels)
         return tuple(labels)
 

@@ -9,13 +9,7 @@ import pytest
 import requests
 
 from flows import environment
-from flows.local.servers import (
-    CREDENTIALS_NAME,
-    HomeServers,
-    make_login,
-    read_login,
-    write_record,
-)
+from flows.local.servers import CREDENTIALS_NAME, HomeServers, make_login, read_login, write_record
 from flows.local.up_and_down import _variables
 from pipelines.errors import UserError
 from pipelines.tracking.address import HomeLogin

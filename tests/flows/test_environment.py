@@ -95,7 +95,7 @@ def test_without_any_settings_an_api_of_the_home_is_used(tmp_path: Path) -> None
 
 
 def test_what_prefect_cannot_read_or_reach_is_one_sentence(tmp_path: Path) -> None:
-    assert "ALL_PROXY names a SOCKS proxy" in asked(tmp_path, ALL_PROXY="socks5://127.0.0.1:9")[1]
+    assert "a SOCKS proxy is set" in asked(tmp_path, ALL_PROXY="socks5://127.0.0.1:9")[1]
     (tmp_path / ".prefect").mkdir()
     (tmp_path / ".prefect/profiles.toml").write_text('active = "work')
     last = asked(tmp_path)[1].splitlines()[-1]
@@ -164,6 +164,27 @@ def test_flows_are_not_begun_where_the_prefect_server_is_away(
     there = temporary_settings({PREFECT_API_URL: url})
     with there, pytest.raises(UserError, match=rf"^Prefect: {url} does not answer \(.*; start the"):
         environment.prepare_flows(nothing_configured / "home")()
+
+
+class Page(SimpleHTTPRequestHandler):
+    """Of another program."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"<html>")
+
+    do_POST = do_GET  # noqa: N815
+
+
+def test_another_program_s_page_is_no_prefect_server(nothing_configured: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}/api"
+        there = temporary_settings({PREFECT_API_URL: url})
+        with there, pytest.raises(UserError, match=rf"{url}.* is no Prefect server"):
+            environment.prepare_flows(nothing_configured / "home")()
+        server.shutdown()
 
 
 _STARTS_AN_API = """

@@ -6,13 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from flows.progress import (
-    ProgressLine,
-    duration,
-    number,
-    progress_on_terminal,
-    sentence,
-)
+from flows.progress import ProgressLine, duration, number, progress_on_terminal, sentence
 from pipelines.stage import Progress
 
 HALF_WAY = Progress(

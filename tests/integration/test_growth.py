@@ -10,13 +10,7 @@ import pytest
 from pipelines.store import Artifact
 from tests.integration.autoscaled import autoscaled
 from tests.integration.raylets import Raylets
-from tests.integration.recorded_training import (
-    ROOT,
-    SETTINGS,
-    Outcome,
-    TrainingRun,
-    step_starts,
-)
+from tests.integration.recorded_training import ROOT, SETTINGS, Outcome, TrainingRun, step_starts
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow

@@ -140,7 +140,7 @@ def test_the_class_of_an_answer_is_its_index(tmp_path: Path) -> None:
     [
         ({"split": "nowhere"}, "has no split nowhere of the configuration .default."),
         ({"heldout_split": "dev"}, "no split dev"),
-        ({"heldout_split": "train"}, "train is named to train on and to be held out"),
+        ({"heldout_split": "train"}, "train holds the items that are trained on"),
         ({"dataset": ""}, "needs the name of a dataset"),
         ({"label_column": "answer"}, "has no column 'answer', only text, second_text"),
     ],

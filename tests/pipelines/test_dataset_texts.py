@@ -102,8 +102,6 @@ def test_ones_own_heldout_file_is_taken_as_it_is(tmp_path: Path, context: StageC
     (tmp_path / "dev.tsv").write_text("text\tsecond_text\tlabel\none\ttwo\trare\n")
     with pytest.raises(UserError, match=r"dev.tsv holds pairs of texts and .* single ones"):
         build_dataset(DatasetSettings(source=source), None, context)
-    with pytest.raises(ValueError, match="is named to train on and to be held out"):
-        LabelledFile(path=source.path, heldout_path=f"{tmp_path}/../{tmp_path.name}/train.tsv")
     _write(tmp_path / "dev.tsv", [("another", "unknown"), ("one more", "rare")] * 2)
     with pytest.raises(UserError, match=r"\[.unknown.\] are only among .* add training texts with"):
         build_dataset(DatasetSettings(source=source), None, context)
@@ -163,8 +161,9 @@ def test_texts_that_differ_in_case_or_blanks_and_turned_pairs_stand_on_one_side(
     dataset = build_dataset(DatasetSettings(source=LabelledFile(path=str(path))), None, context)
     assert dataset.statistics["heldout_also_in_train"] == 0
     assert dataset.statistics["items"]["heldout"] % 2 == 0
-    with pytest.raises(ValueError, match="is named to train on and to be held out; leave out"):
-        LabelledFile(path=str(path), heldout_path=str(path))
+    both = LabelledFile(path=str(path), heldout_path=f"{tmp_path}/../{tmp_path.name}/{path.name}")
+    with pytest.raises(UserError, match="holds the items that are trained on; leave it out, and"):
+        build_dataset(DatasetSettings(source=both), None, context)
 
 
 @pytest.mark.parametrize("family", ["classification", "multi-label"])

@@ -116,6 +116,7 @@ def test_compressed_lines_of_json_with_keys_that_come_later(
         ("a.csv", "a,b\nx,y\nspam,hello, you\n", "line 3 of .*has 3 columns"),
         ("a.csv", "a,b\n1,2\na,b\n", "line 3 of .* names the columns once more; remove it"),
         ("a.csv", "a,b\r1,2\r", "lines of .* end in carriage returns alone"),
+        ("a.csv", "a,б\r1,2\r".encode("utf-16"), "lines of .* end in carriage returns alone"),
         ("a.jsonl", '{"a": 1}\n'.encode("utf-32"), "is not text: .* control characters"),
         ("a.jsonl", "{'a': 1}\n", "line 1 of .*is not JSON"),
         ("a.jsonl", '{"a": 1}\n[1]\n', "line 2 of .*is not a JSON object but"),

@@ -11,7 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO, Any, Final
 
-from pipelines.io.files import check_is_text, decoded, encoding_of, naming_other_bytes, open_binary
+from pipelines.io.files import (
+    check_has_lines,
+    decoded,
+    encoding_of,
+    naming_other_bytes,
+    open_binary,
+)
 from pipelines.io.hugging_face import rows_of
 from pipelines.io.tables import cell_text, json_object, open_parquet, open_table
 from pipelines.stages.corpus.cleaning import mend
@@ -140,7 +146,7 @@ def cut_documents(
         stream.seek(offset)
     buffer = stream.read(_BLOCK_BYTES)
     if span.begin == 0:
-        check_is_text(buffer, span.file.path)
+        check_has_lines(buffer, span.file.path)
     # Where the next document begins in the buffer; the first one of a later span is searched for.
     begin: int | None = None if span.begin else 0
     at_end = False

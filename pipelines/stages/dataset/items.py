@@ -84,6 +84,11 @@ def read_parts(source: Source, family: TaskFamily, *, limit: int | None = None) 
         return divided(items, family, source.heldout_fraction, source.seed)
     others = read_labelled(heldout, family, source, limit=limit)
     parts = Parts([each.item for each in items], [each.item for each in others])
+    if parts.train == parts.heldout:
+        raise UserError(
+            f"{heldout} holds the items that are trained on; leave it out, and a share of them is "
+            "held out"
+        )
     are_pairs = [any(item.get("second_text") for item in part) for part in parts]
     if are_pairs[0] != are_pairs[1]:
         single, pairs = (heldout, train) if are_pairs[0] else (train, heldout)

@@ -1,7 +1,5 @@
 """Which labelled items a model is fine-tuned on."""
 
-import os
-from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -70,17 +68,6 @@ class LabelledColumns(Settings):
     def parts(self) -> tuple[str, str]:
         """What to learn from and what to evaluate on, which may be empty."""
         raise NotImplementedError
-
-    @model_validator(mode="after")
-    def _is_held_out(self) -> Self:
-        # However their paths are written.
-        train, heldout = (os.path.realpath(p) if Path(p).is_file() else p for p in self.parts)
-        if train and train == heldout:
-            raise ValueError(
-                f"{train} is named to train on and to be held out; leave out the second, and a "
-                "share of the items is held out"
-            )
-        return self
 
 
 class _FilePlace(Settings):

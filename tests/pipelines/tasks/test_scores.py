@@ -9,12 +9,7 @@ from sklearn import metrics
 
 from pipelines.tasks import FAMILIES, Answers, Items, family
 from pipelines.tasks.multi_label import FAMILY as MULTI_LABEL
-from pipelines.tasks.scoring import (
-    class_report,
-    class_scores,
-    figures_of,
-    number_scores,
-)
+from pipelines.tasks.scoring import class_report, class_scores, figures_of, number_scores
 
 
 def class_figures(
