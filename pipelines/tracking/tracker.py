@@ -161,7 +161,7 @@ class Tracker:
         `computed_on` is the machine that computed them, where it is known: a registered model
         has to repeat them exactly on such a one.
         """
-        now = now_ms()
+        now = int(time.time() * 1000)
         points = [Metric(final(key), value, now, 0) for key, value in metrics.items()]
         machine = computed_on or {}
         tags = [RunTag(f"{COMPUTED_ON_TAG}.{key}", value) for key, value in machine.items()]
@@ -219,8 +219,3 @@ def _taking_turns(uri: str) -> AbstractContextManager[object]:
     if not uri.startswith("sqlite:///"):
         return nullcontext()
     return FileLock(uri.removeprefix("sqlite:///") + ".lock")
-
-
-def now_ms() -> int:
-    """Milliseconds as MLflow counts them."""
-    return int(time.time() * 1000)

@@ -3,7 +3,8 @@
 And early stopping, with the weights of the lowest held-out loss.
 
 A step never waits for the tracker: a thread sends points. Those that the tracker does not take are
-left out, and `finish_run` logs what is missing of the curve when the run ends.
+left out, and `finish_run` logs what is missing of the curve when the run ends. MLflow is imported
+where a run is recorded: a rank that records none does without, and its 2 s.
 """
 
 import json
@@ -15,7 +16,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ray
 from ray.actor import ActorHandle
@@ -27,10 +28,9 @@ from bert_core.training.state import read_weights, save_model
 from pipelines.errors import first_line
 from pipelines.stage import Progress, StageContext
 from pipelines.store import Artifact, Draft
-from pipelines.tracking.tracker import leaving_open, now_ms
 
-from mlflow import MlflowClient  # isort: skip  (after pipelines.tracking: its time limits)
-from mlflow.entities import Metric  # isort: skip
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 logger = logging.getLogger(__name__)
 
@@ -154,6 +154,15 @@ class Telemetry:
         return {name: getattr(self, name) for name in _SUMMARY}
 
 
+class Point(NamedTuple):
+    """A number of a curve, as MLflow's `Metric` takes it."""
+
+    key: str
+    value: float
+    timestamp: int  # ms
+    step: int
+
+
 class MetricLog:
     """Sends points to a run in MLflow, from a thread; what the tracker does not take is lost here.
 
@@ -162,17 +171,19 @@ class MetricLog:
     """
 
     def __init__(self, uri: str, run_id: str) -> None:
+        from pipelines.tracking import tracker  # noqa: F401  (before the first step is timed)
+
         self._uri = uri
         self._run_id = run_id
-        self._points: deque[Metric] = deque()
+        self._points: deque[Point] = deque()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
         self._thread.start()
 
     def add(self, step: int, figures: Mapping[str, float]) -> None:
         """Record `figures` at optimizer step `step`; they leave within a few seconds."""
-        now = now_ms()
-        self._points.extend(Metric(key, value, now, step) for key, value in figures.items())
+        now = _now_ms()
+        self._points.extend(Point(key, value, now, step) for key, value in figures.items())
 
     def close(self) -> None:
         """Send what is missing, for a few seconds at most."""
@@ -180,6 +191,8 @@ class MetricLog:
         self._thread.join(_LAST_WORDS_SECONDS)
 
     def _run(self) -> None:
+        from mlflow import MlflowClient
+
         client: MlflowClient | None = None
         last_step = -1  # that the tracker holds
         is_away = is_last_round = False
@@ -200,9 +213,16 @@ class MetricLog:
                 is_away = True
 
 
-def _send(client: MlflowClient, run_id: str, points: Sequence[Metric]) -> None:
-    for first in range(0, len(points), _POINTS_A_CALL):
-        client.log_batch(run_id, points[first : first + _POINTS_A_CALL])
+def _send(client: "MlflowClient", run_id: str, points: Sequence[Point]) -> None:
+    from mlflow.entities import Metric
+
+    metrics = [Metric(*point) for point in points]
+    for first in range(0, len(metrics), _POINTS_A_CALL):
+        client.log_batch(run_id, metrics[first : first + _POINTS_A_CALL])
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
 
 
 @contextmanager
@@ -245,6 +265,8 @@ def finish_run(artifact: Artifact, context: StageContext) -> None:
     Nothing happens where it has ended already. A tracker that is away leaves the run open: the next
     run that asks for the artifact ends it.
     """
+    from pipelines.tracking.tracker import leaving_open
+
     tracker = context.tracker
     if tracker is None:
         return
@@ -258,7 +280,7 @@ def finish_run(artifact: Artifact, context: StageContext) -> None:
         for key in {key for point in history for key in point} - {"step"}:
             known = {point.step for point in client.get_metric_history(run_id, key)}
             missing += [
-                Metric(key, point[key], now_ms(), int(point["step"]))
+                Point(key, point[key], _now_ms(), int(point["step"]))
                 for point in history
                 if key in point and point["step"] not in known
             ]

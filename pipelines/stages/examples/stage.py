@@ -239,9 +239,7 @@ def _pool(
 
 
 def _even_shards(
-    settings: ExampleSettings,
-    work: Workspace,
-    made: list[tuple[ShardOfExamples, dict[str, Any]]],
+    settings: ExampleSettings, work: Workspace, made: list[tuple[ShardOfExamples, dict[str, Any]]]
 ) -> list[EvenShard]:
     """Cut the examples of each pass, in their order, into shards with equally many tokens."""
     shards: list[EvenShard] = []
@@ -314,11 +312,7 @@ def make_examples(
 
 
 def cut_shard(
-    settings: ExampleSettings,
-    vocabulary: Artifact,
-    work: Workspace,
-    draft: Draft,
-    shard: EvenShard,
+    settings: ExampleSettings, vocabulary: Artifact, work: Workspace, draft: Draft, shard: EvenShard
 ) -> dict[str, Any]:
     """Put an even shard together; returns its number of examples and tokens."""
 
