@@ -1,6 +1,5 @@
 """What `auto` means in a fine-tuning: epochs by the number of items, a head by the encoder."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +37,13 @@ def context(tmp_path: Path) -> StageContext:
 
 
 def dataset(context: StageContext, folder: Path, family: str = "classification") -> Artifact:
-    path = folder / f"{family}.txt"
     if family == "tagging":
-        path.write_text("good A\none B\n\nbad C\none B\n\n" * 20)
+        name, head, items = "items.txt", "", "good A\none B\n\nbad C\none B\n\n"
     else:
-        path.write_text("text,label\n" + "good one,x\nbad one,y\n" * 20)
-        path = path.rename(path.with_suffix(".csv"))
-    heldout = shutil.copy(path, path.with_stem("heldout"))
+        name, head, items = "items.csv", "text,label\n", "good one,x\nbad one,y\n"
+    path, heldout = folder / name, folder / f"heldout-{name}"
+    path.write_text(head + items * 20)
+    heldout.write_text(head + items)
     source = {"kind": "labelled_file", "path": str(path), "heldout_path": str(heldout)}
     settings: dict[str, Any] = {"family": family, "source": source}
     return build_dataset(DatasetSettings.model_validate(settings), None, context)
