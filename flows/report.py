@@ -6,6 +6,7 @@ name the parent in a tag. If the tracker fails, only the record is lost.
 
 import logging
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -150,11 +151,14 @@ def print_report(report: RunReport) -> None:
 
 
 def _next_commands(report: RunReport) -> Iterator[str]:
+    named = report.recipe.runtime.home
+    home = f" --home {shlex.quote(named)}" if named else ""
     for model in report.models:
         question = "fill-mask 'This is a [MASK].'" if model.kind == "encoder" else "predict"
-        yield f"    bertsmith {question} --model {model.name}"
-    yield "    bertsmith models"
-    yield f"This run's page: {report.flow_run_url}" if report.flow_run_url else "    bertsmith up"
+        yield f"    bertsmith {question} --model {model.name}{home}"
+    yield f"    bertsmith models{home}"
+    page = report.flow_run_url
+    yield f"This run's page: {page}" if page else f"    bertsmith up{home}"
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -86,12 +86,7 @@ def predict(
         raise UserError("there is no text; give it as an argument, or a file of texts with --file")
     table = None if file is None else read_table(str(file))
     with asked_model(model, home) as (folder, called):
-        from pipelines.predict.answers import (
-            answer_all,
-            asked_of,
-            asked_of_texts,
-            question_for,
-        )
+        from pipelines.predict.answers import answer_all, asked_of, asked_of_texts, question_for
         from pipelines.registry.package import opened
 
         opened_model = opened(folder)

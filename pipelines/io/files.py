@@ -113,6 +113,8 @@ def require_regular(path: str) -> None:
         mode = Path(path).expanduser().stat().st_mode
     except OSError as error:
         raise UserError(f"{path} cannot be opened ({error.strerror}); check the path") from error
+    if "::" in path:
+        raise UserError(f"{path} has '::' in it, which joins two addresses; rename it")
     if not stat.S_ISREG(mode):
         raise UserError(
             f"{path} is a folder, a pipe or a device, not a file; write what it holds to a file "

@@ -95,9 +95,11 @@ class Table:
 def table_format(path: str, delimiter: str | None = None) -> TableFormat | None:
     """The format of a table by the file's name; None where it is none that is read here.
 
-    With a `delimiter` any other name is delimited text.
+    With a `delimiter` any other name is delimited text. Raises UserError where a format has none.
     """
     named: Any = _FORMATS.get(format_suffix(path))
+    if delimiter and named not in (None, "delimited"):
+        raise UserError(f"{path} is {named} by its name, which has no delimiter; leave it out")
     return named or ("delimited" if delimiter else None)
 
 

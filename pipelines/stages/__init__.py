@@ -25,6 +25,13 @@ def _tokens(statistics: Statistics) -> str:
     return f"{size}; strip_accents merges {merged:.1%} of the different words" if merged else size
 
 
+def _items(statistics: Statistics) -> str:
+    """How many there are, and how many of the held-out ones are trained on as well."""
+    items = f"{sum(statistics['items'].values()):,} items"
+    trained_on = statistics.get("heldout_also_in_train", 0)
+    return f"{items}; {trained_on:,} held-out ones are trained on as well" if trained_on else items
+
+
 CORPUS = Stage(
     name="corpus",
     title="corpus",
@@ -49,13 +56,7 @@ PRETRAINING = Stage(
     version=4,
     headline=lambda statistics: f"{statistics['num_parameters']:,} parameters",
 )
-DATASET = Stage(
-    name="dataset",
-    title="dataset",
-    kind="dataset",
-    version=5,
-    headline=lambda statistics: f"{sum(statistics['items'].values()):,} items",
-)
+DATASET = Stage(name="dataset", title="dataset", kind="dataset", version=5, headline=_items)
 FINETUNING = Stage(
     name="finetuning", title="fine-tuning", kind="finetuned", version=4, headline=_score
 )

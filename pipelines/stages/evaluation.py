@@ -13,6 +13,7 @@ from bert_core.training.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.stage import StageContext
 from pipelines.stages import EVALUATION
+from pipelines.stages.dataset.items import Parts, num_in_train
 from pipelines.stages.dataset.stage import family_of, figures_of, read_items
 from pipelines.store import Artifact, ArtifactStore, Built, Draft
 from pipelines.tasks import Answers, Items, Reading
@@ -94,9 +95,16 @@ def answers_in(baselines: Artifact) -> dict[str, list[Any]]:
 
 
 def figures_on(items: Items, finetuned: Artifact, store: ArtifactStore) -> dict[str, float]:
-    """The baselines' figures on other items; none if the store lacks the model's own dataset."""
+    """The baselines' figures on other items, and how many of these the model was trained on.
+
+    Nothing, if the store lacks the model's own dataset.
+    """
     dataset = store.find("dataset", finetuned.manifest.inputs.get("dataset", ""))
-    return {} if dataset is None else _figures(_learned(items, dataset), items, dataset)
+    if dataset is None:
+        return {}
+    parts = Parts(list(read_items(dataset, "train").rows), list(items.rows))
+    trained_on = num_in_train(parts, family_of(dataset))
+    return {**_figures(_learned(items, dataset), items, dataset), "items_trained_on": trained_on}
 
 
 def beside(statistics: Mapping[str, Any], metric: str) -> dict[str, float]:

@@ -13,12 +13,7 @@ from fsspec.implementations.local import LocalFileSystem
 from pydantic import ValidationError
 
 from pipelines.store.access import flush, full_disk_explained, write_to_disk
-from pipelines.store.artifact import (
-    FileRecord,
-    check_file_name,
-    path_by_content,
-    sha256_of_file,
-)
+from pipelines.store.artifact import FileRecord, check_file_name, path_by_content, sha256_of_file
 
 
 @dataclass(slots=True)
@@ -81,9 +76,7 @@ class Draft:
 
     def _keep(self, name: str, file: DraftFile) -> None:
         record = FileRecord(
-            bytes=file.path.stat().st_size,
-            sha256=sha256_of_file(file.path),
-            figures=file.figures,
+            bytes=file.path.stat().st_size, sha256=sha256_of_file(file.path), figures=file.figures
         )
         path = self._path(name, record)
         if self.is_local:

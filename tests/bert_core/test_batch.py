@@ -4,12 +4,7 @@ import pytest
 import torch
 
 from bert_core.batch import IGNORED_LABEL, LabelledBatch, RaggedBatch, next_token_labels
-from bert_core.model.catalogue import (
-    EncoderModel,
-    LanguageModel,
-    SequenceClassifier,
-    build_model,
-)
+from bert_core.model.catalogue import EncoderModel, LanguageModel, SequenceClassifier, build_model
 from tests.bert_core.batches import pretraining_batch, ragged_batch, small_config
 
 

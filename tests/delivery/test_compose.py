@@ -11,12 +11,7 @@ import yaml
 
 from pipelines.train.launch import STOP_GRACE_SECONDS
 from tests.delivery.composition import COMPOSE, read
-from tests.delivery.declared import (
-    ENTRYPOINT,
-    INFRA,
-    ROOT,
-    is_command,
-)
+from tests.delivery.declared import ENTRYPOINT, INFRA, ROOT, is_command
 
 OF_GPUS = INFRA / "compose.gpu.yaml"
 

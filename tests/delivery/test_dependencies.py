@@ -112,6 +112,8 @@ def test_every_requirement_is_pinned_within_its_bounds() -> None:
     extras = ("test", "docs", "documents", "onnx", "servers", "serve", "benchmarks", "cluster")
     for name, requirement in declared(*extras).items():
         assert name == "bertsmith" or requirement.specifier.contains(pins[name]), requirement
+    tokenizers = declared()["tokenizers"].specifier  # the candidate of 1.0 cannot train
+    assert not tokenizers.contains("1.0rc1", prereleases=True)
 
 
 def test_a_registered_model_declares_what_its_code_imports() -> None:

@@ -19,7 +19,12 @@ from pipelines.errors import UserError
 from pipelines.settings import RuntimeSettings
 from pipelines.stages.examples.settings import ExampleSettings
 from pipelines.stages.examples.stage import build_examples
-from pipelines.stages.pretraining.continuing import check_objective, continued_model, settings_for
+from pipelines.stages.pretraining.continuing import (
+    begin_informed,
+    check_objective,
+    continued_model,
+    settings_for,
+)
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import build_encoder
 from pipelines.stages.vocabulary.settings import VocabularySettings
@@ -155,6 +160,16 @@ def test_tokens_that_a_vocabulary_adds_do_not_begin_with_rows_that_nothing_train
         torch.testing.assert_close(new, old.mean(dim=0).expand(added, -1))
         likely = source.vocabulary_head.bias.mean().expand(added)
         torch.testing.assert_close(model.vocabulary_head.bias[-added:], likely)
+
+
+def test_a_new_head_of_a_padded_table_begins_at_the_frequencies(source):
+    counts = np.arange(source.config.vocab_size)
+    padded = PretrainingModel(replace(source.config, vocab_size=len(counts) + 6))
+    settings = PretrainingSettings(initialization="frequencies")
+    begin_informed(padded, settings, None, counts, rank=0)  # asks the examples for nothing
+    shares = padded.vocabulary_head.bias.detach().softmax(dim=0)[: len(counts)]
+    shares /= torch.from_numpy(counts + 1)
+    torch.testing.assert_close(shares, shares.mean().expand(len(counts)))
 
 
 @pytest.mark.slow

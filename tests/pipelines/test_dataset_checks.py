@@ -57,17 +57,21 @@ def test_what_is_no_file_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "pipe.csv")
     (tmp_path / "link.csv").symlink_to(tmp_path / "nothing.csv")
     (tmp_path / "folder.csv").mkdir()
+    (tmp_path / "one::two.csv").touch()
     for name, message in (
         ("", "name a file of labelled items"),
         ("/none/a.csv", "cannot be opened .No such file"),
         (tmp_path / "pipe.csv", "is a folder, a pipe or a device, not a file"),
         (tmp_path / "folder.csv", "is a folder, a pipe or a device, not a file"),
         (tmp_path / "link.csv", "cannot be opened .No such file"),
+        (tmp_path / "one::two.csv", "has '::' in it, which joins two addresses; rename it"),
         ("/dev/zero", "is no file of labelled items by its name"),
         ("http://127.0.0.1:9/a.csv", "does not answer"),
     ):
         with pytest.raises(UserError, match=message):
             check(name)
+    with pytest.raises(UserError, match=r"a\.jsonl is jsonl by its name, which has no delimiter"):
+        check_inputs(DatasetSettings(source=LabelledFile(path="a.jsonl", delimiter=";")))
 
 
 def test_a_task_of_one_source_has_nothing_to_tell_apart():

@@ -8,6 +8,7 @@ import pytest
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.errors import UserError
 from pipelines.stage import StageContext
+from pipelines.stages import DATASET
 from pipelines.stages.corpus.settings import CorpusSettings, TextFiles
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.dataset.settings import (
@@ -98,6 +99,7 @@ def test_ones_own_heldout_file_is_taken_as_it_is(tmp_path: Path, context: StageC
     dataset = build_dataset(DatasetSettings(source=source), None, context)
     assert dataset.statistics["items"] == {"train": 40, "heldout": 4}
     assert dataset.statistics["heldout_also_in_train"] == 2
+    assert DATASET.headline(dataset.statistics).endswith("; 2 held-out ones are trained on as well")
     assert dataset.fingerprint != build_dataset(settings, None, context).fingerprint
     (tmp_path / "dev.tsv").write_text("text\tsecond_text\tlabel\none\ttwo\trare\n")
     with pytest.raises(UserError, match=r"dev.tsv holds pairs of texts and .* single ones"):
@@ -151,6 +153,7 @@ def test_texts_that_differ_in_case_or_blanks_and_turned_pairs_stand_on_one_side(
     path.write_text("text,label\n" + "".join(f"{t},{'ab'[n % 2]}\n" for n, t in enumerate(rows)))
     dataset = build_dataset(DatasetSettings(source=LabelledFile(path=str(path))), None, context)
     assert dataset.statistics["heldout_also_in_train"] == 0
+    assert dataset.statistics["duplicates"] == 120
     assert dataset.statistics["items"]["heldout"] % 3 == 0
     pairs = [(f"one {n}", f"other {n}") for n in range(60)]
     pairs += [(second.upper(), first) for first, second in pairs]

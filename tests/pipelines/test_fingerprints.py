@@ -9,11 +9,7 @@ from types import SimpleNamespace
 
 import datasets
 
-from pipelines.stages.corpus.settings import (
-    HuggingFaceDataset,
-    InstalledDocumentation,
-    TextFiles,
-)
+from pipelines.stages.corpus.settings import HuggingFaceDataset, InstalledDocumentation, TextFiles
 from pipelines.stages.corpus.sources import (
     Span,
     inputs_fingerprint,

@@ -3,12 +3,7 @@
 import pytest
 import yaml
 
-from pipelines.errors import (
-    UserError,
-    clean_error,
-    redacted,
-    without_secrets,
-)
+from pipelines.errors import UserError, clean_error, redacted, without_secrets
 from pipelines.recipes.files import completed, read_recipe
 from pipelines.recipes.recipe import Recipe
 from pipelines.settings import RuntimeSettings

@@ -14,12 +14,7 @@ from pipelines.errors import UserError
 from pipelines.io.files import open_binary, reached, require_answer
 from pipelines.io.hugging_face import commit_of, name_of
 from pipelines.io.tables import delimiter_of
-from pipelines.stages.dataset.records import (
-    Source,
-    file_format,
-    records_of_file,
-    records_of_split,
-)
+from pipelines.stages.dataset.records import Source, file_format, records_of_file, records_of_split
 from pipelines.stages.dataset.settings import (
     CorpusSourceLabels,
     DatasetSettings,
@@ -160,18 +155,19 @@ def _joined_groups(items: Sequence[Grouped]) -> list[str]:
             group = joined[group]
         return group
 
-    groups = [_folded(each.group) for each in items]
+    groups = [folded(each.group) for each in items]
     of_pair: dict[tuple[str, ...], str] = {}
     for each, group in zip(items, groups, strict=True):
         if each.item.get("second_text"):
-            pair = tuple(sorted((_folded(each.item["text"]), _folded(each.item["second_text"]))))
+            pair = tuple(sorted((folded(each.item["text"]), folded(each.item["second_text"]))))
             ours, theirs = first_of(group), first_of(of_pair.setdefault(pair, group))
             if ours != theirs:
                 joined[ours] = theirs
     return [first_of(group) for group in groups]
 
 
-def _folded(text: str) -> str:
+def folded(text: str) -> str:
+    """The text without what case and white space tell apart."""
     return " ".join(text.casefold().split())
 
 

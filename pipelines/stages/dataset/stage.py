@@ -17,6 +17,7 @@ from pipelines.stages import DATASET
 from pipelines.stages.corpus.shards import Split, read_documents
 from pipelines.stages.dataset.items import (
     Parts,
+    folded,
     inputs_of,
     num_in_train,
     read_parts,
@@ -123,7 +124,7 @@ def _write(
         # 0 where the split was made here; one's own parts may share some.
         "heldout_also_in_train": num_in_train(parts, family),
         "dropped": dict(dropped),
-        "duplicates": sum(len(part) - len(set(map(repr, part))) for part in parts),
+        "duplicates": sum(len(part) - len({folded(repr(item)) for item in part}) for part in parts),
         **family.described(train, heldout),
     }
     if isinstance(family, RowTask):

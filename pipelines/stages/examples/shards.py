@@ -63,12 +63,7 @@ def example_schema(settings: ExampleSettings, split: ExampleSet, vocabulary: Art
 
 
 def write_examples(
-    path: Path,
-    examples: Examples,
-    masked: MaskedTokens | None,
-    schema: pa.Schema,
-    *,
-    mask_id: int,
+    path: Path, examples: Examples, masked: MaskedTokens | None, schema: pa.Schema, *, mask_id: int
 ) -> None:
     """Write examples, masked where `masked` is given, as one file."""
     count = examples.lengths.size

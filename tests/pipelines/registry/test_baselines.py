@@ -12,12 +12,7 @@ from pipelines.registry.register import Submission, model_card
 from pipelines.stages import evaluation as learning
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset, read_items
-from pipelines.stages.evaluation import (
-    answers_in,
-    beside,
-    build_baselines,
-    build_evaluation,
-)
+from pipelines.stages.evaluation import answers_in, beside, build_baselines, build_evaluation
 from pipelines.store import Artifact
 from pipelines.store.pruning import take_inventory
 from tests.pipelines.registry.classifiers import compared, finetuned, labelled_texts, proved
@@ -116,5 +111,6 @@ def test_what_a_linear_model_does_as_well_stays_a_candidate(models: Models, tmp_
     store = models.context.store
     figures, _ = evaluate_file(models.tracker, "classifier/1", source, store)
     assert figures["baseline/TF-IDF/accuracy"] == 1.0
+    assert figures["items_trained_on"] == 0
     figures, _ = evaluate_file(models.tracker, "classifier/1", source)
     assert not [name for name in figures if name.startswith("baseline/")]
