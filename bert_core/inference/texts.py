@@ -196,10 +196,7 @@ def longest_question(max_tokens: int) -> int:
 
 
 def question_windows(
-    tokenizer: WordPieceTokenizer,
-    question_ids: list[int],
-    context_ids: list[int],
-    max_tokens: int,
+    tokenizer: WordPieceTokenizer, question_ids: list[int], context_ids: list[int], max_tokens: int
 ) -> tuple[EncodedTexts, list[Window]]:
     """[CLS] question [SEP] window [SEP] for windows that together cover the context.
 
@@ -278,9 +275,7 @@ class WordWindow(NamedTuple):
 
 
 def word_windows(
-    tokenizer: WordPieceTokenizer,
-    tokens: Sequence[list[int]],
-    max_tokens: int,
+    tokenizer: WordPieceTokenizer, tokens: Sequence[list[int]], max_tokens: int
 ) -> list[WordWindow]:
     """Windows of at most `max_tokens` tokens over whole words.
 

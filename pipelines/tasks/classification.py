@@ -25,7 +25,6 @@ from pipelines.tasks import (
 from pipelines.tasks.encoding import (
     Sequences,
     check_classes,
-    check_distinct,
     check_known,
     class_names,
     mean_probabilities,
@@ -71,7 +70,6 @@ class Classification(TaskFamily):
                 "names or whole numbers"
             )
         check_classes(labels, len(train), "texts", "which column holds the label")
-        check_distinct(labels)
         check_known(self.classes_of(heldout), labels)
         return tuple(labels)
 

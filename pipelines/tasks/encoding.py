@@ -54,8 +54,9 @@ def check_classes(classes: Sequence[str], num_items: int, items: str, advice: st
         )
 
 
-def check_known(heldout: set[str], known: Iterable[str]) -> None:
-    """Raise UserError for classes that no training item has."""
+def check_known(heldout: set[str], known: Sequence[str]) -> None:
+    """Raise UserError for classes that no training item has, and for two that look the same."""
+    check_distinct([*known, *sorted(heldout)])
     unknown = sorted(heldout - set(known))
     if unknown:
         raise UserError(

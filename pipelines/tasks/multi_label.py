@@ -26,7 +26,6 @@ from pipelines.tasks import (
 from pipelines.tasks.encoding import (
     Sequences,
     check_classes,
-    check_distinct,
     check_known,
     class_names,
     mean_probabilities,
@@ -66,7 +65,6 @@ class MultiLabel(TaskFamily):
                 f"{len(train)} texts; check the label column and label_separator"
             )
         check_classes(labels, len(train), "texts", "the label column and label_separator")
-        check_distinct(labels)
         check_known(self.classes_of(heldout), labels)
         return tuple(labels)
 

@@ -32,7 +32,13 @@ from pipelines.tasks import (
     TaskFamily,
     by_split,
 )
-from pipelines.tasks.encoding import Sequences, check_classes, class_names, share
+from pipelines.tasks.encoding import (
+    Sequences,
+    check_classes,
+    check_distinct,
+    class_names,
+    share,
+)
 from pipelines.tasks.scoring import WeightedScore, class_report, ratio
 from pipelines.train.ranks import sum_over_ranks
 
@@ -97,7 +103,9 @@ class Tagging(TaskFamily):
                 f"a tagger needs at least two tags to tell apart, found {tags}; the last column "
                 "of a CoNLL file holds the tags"
             )
-        name_entities(tag for item in (*train, *heldout) for tag in item["tags"])
+        every = [tag for item in (*train, *heldout) for tag in item["tags"]]
+        name_entities(every)
+        check_distinct(every)
         num_words = sum(len(item["words"]) for item in train)
         advice = "that the last column of a CoNLL file holds the tags"
         check_classes(tags, num_words, "words", advice)

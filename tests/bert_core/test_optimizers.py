@@ -9,11 +9,7 @@ from bert_core.training.optimization import OPTIMIZERS, build_optimizer
 from bert_core.training.optimizer import OptimizationConfig
 from bert_core.training.state import Position, load_checkpoint, save_checkpoint
 from tests.bert_core.batches import pretraining_batch, small_config
-from tests.bert_core.optimizer_references import (
-    TorchAdamW,
-    TorchMuon,
-    WrittenLAMB,
-)
+from tests.bert_core.optimizer_references import TorchAdamW, TorchMuon, WrittenLAMB
 from tests.bert_core.optimizer_runs import DECAY, NUM_STEPS, draw_gradients, new_run
 
 REFERENCES = {

@@ -33,6 +33,8 @@ def rows(labels: list[str]) -> str:
         (rows([str(n) for n in range(40)]), "too few of each to train on"),
         (rows([*["a", "b"] * 20, ""]), "must have a label, found none in line 42"),
         (rows(["spam", "Spam\u200b"] * 20), r"'Spam\\u200b' and 'spam' look the same; write them"),
+        (rows([*["caf\u00e9", "b"] * 20, "cafe\u0301"]), "look the same; write them alike"),
+        ("text,label\n\u200b,a\n", "must have a text, found none in line 2"),
         (rows(["0.0", "4.8"] * 20), r"numbers with fractions \(0.0, 4.8\).*family=regression"),
         ("\u200ftext,label\nx,1\n", r"has no column 'text', only '\\u200ftext', label; set"),
         ("", "holds no labelled items"),

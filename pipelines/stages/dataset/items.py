@@ -23,6 +23,7 @@ from pipelines.stages.dataset.settings import (
 )
 from pipelines.tasks import BadItemError, Item, Items, TaskFamily, family
 
+_INVISIBLE: Final = "\u200b\u2060\ufeff"  # white space that Python's `strip` leaves
 _ITEMS_INSPECTED: Final = 5000  # of a large file or split, before a run begins
 
 
@@ -57,7 +58,8 @@ def read_labelled(
     items: list[Grouped] = []
     for record in islice(records, limit):
         try:
-            if record.fields.get("text") == "" and family.form != "rows":
+            text = record.fields.get("text")
+            if family.form != "rows" and isinstance(text, str) and not text.strip(_INVISIBLE):
                 raise BadItemError("have a text", "none")
             item = family.item(record.fields)
         except BadItemError as error:

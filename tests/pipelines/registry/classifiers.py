@@ -80,11 +80,7 @@ def finetuned(models: Models, dataset: Artifact, steps: int) -> Artifact:
         return Built(files, statistics)
 
     return models.context.store.get_or_build(
-        "finetuned",
-        version=1,
-        settings={"steps": steps},
-        inputs={"dataset": dataset},
-        build=build,
+        "finetuned", version=1, settings={"steps": steps}, inputs={"dataset": dataset}, build=build
     )
 
 

@@ -77,6 +77,9 @@ def test_tags_of_no_published_scheme_are_refused(tags: str) -> None:
     items = [{"words": ["w"] * 3, "tags": tags.split()}] * 4
     with pytest.raises(UserError, match="are of no scheme that entities are scored by: write O"):
         task.labels(items, items)
+    others = [{"words": ["w"] * 3, "tags": ["B-PER", "B-Per", "O"]}]
+    with pytest.raises(UserError, match="'B-PER' and 'B-Per' look the same; write them alike"):
+        task.labels([*others] * 4, others)
 
 
 def test_tags_without_prefixes_are_scored_by_words() -> None:
