@@ -24,7 +24,7 @@ from flows.local.health import answers, free_port
 from flows.local.servers import Login, make_login, running_servers
 from pipelines.errors import UserError, first_line, redacted
 from pipelines.settings import home_folder as home_folder
-from pipelines.settings import make_home
+from pipelines.settings import make_home, of_person
 
 # No telemetry, no prompts, and what a run needs from Prefect; variables that are set already win.
 # The image sets the same for other programs: infra/Dockerfile.
@@ -40,10 +40,7 @@ DEFAULTS = {
     "NO_PROXY": "127.0.0.1,localhost",
 }
 # A terminal shows one line of progress and the summary; all log lines stay with the Prefect run.
-_QUIET = {
-    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
-    "MLFLOW_LOGGING_LEVEL": "WARNING",
-}
+_QUIET = {"PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL", "MLFLOW_LOGGING_LEVEL": "WARNING"}
 # Which API, and which database a server of ours would open: a home has its own.
 _PERSONAL = (
     "PREFECT_API_URL", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRING", "PREFECT_PROFILE",
@@ -161,7 +158,7 @@ def prepare_flows(home: Path) -> Callable[[], None]:
     set_defaults(home)
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
-    if not (Path.home() / ".prefect").is_dir():  # Prefect makes it when it is imported
+    if not of_person(".prefect").is_dir():  # Prefect makes it when it is imported
         os.environ.setdefault("PREFECT_HOME", str(home / "prefect"))
     is_socks = any(proxy.startswith("socks") for proxy in getproxies().values())
     if is_socks and find_spec("socksio") is None:

@@ -10,12 +10,7 @@ from flows.run import network_task
 from flows.stopping import cancel_if_stopped, flow_in_progress
 from pipelines.predict.batch_prediction import BatchSettings, build_predictions
 from pipelines.settings import RuntimeSettings
-from pipelines.stage import (
-    check_nodes,
-    check_store_and_tracker,
-    open_context,
-    open_tracker,
-)
+from pipelines.stage import check_nodes, check_store_and_tracker, open_context, open_tracker
 from pipelines.store import Artifact
 
 

@@ -126,9 +126,7 @@ def filled_masks(
     opened = open_model(tracker, reference)
     return [
         FilledMask(
-            text=text,
-            hidden=hidden,
-            candidates=fill(opened, reference, text, top_k=_CANDIDATES)[0],
+            text=text, hidden=hidden, candidates=fill(opened, reference, text, top_k=_CANDIDATES)[0]
         )
         for _, text, hidden in drawn
     ]

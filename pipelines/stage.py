@@ -153,10 +153,7 @@ def _database(runtime: RuntimeSettings) -> Path | None:
 
 
 def open_context(
-    runtime: RuntimeSettings,
-    *,
-    observe: Observer = ignore,
-    tags: Mapping[str, str] | None = None,
+    runtime: RuntimeSettings, *, observe: Observer = ignore, tags: Mapping[str, str] | None = None
 ) -> StageContext:
     """The surroundings that stages are given."""
     return StageContext(

@@ -199,10 +199,7 @@ class Gap(NamedTuple):
 
 
 def answer_table(
-    model: Model,
-    tokenizer: WordPieceTokenizer,
-    columns: Columns,
-    precision: Precision = "float32",
+    model: Model, tokenizer: WordPieceTokenizer, columns: Columns, precision: Precision = "float32"
 ) -> Answered:
     """The answers to every row, as columns of as many rows.
 

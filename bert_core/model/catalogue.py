@@ -11,13 +11,7 @@ from torch import Tensor, nn
 from bert_core.backends.dropout import DropoutKey
 from bert_core.batch import LabelledBatch, PretrainingBatch, RaggedBatch
 from bert_core.config import EncoderConfig
-from bert_core.model.encoder import (
-    Pooler,
-    TaskHead,
-    VocabularyHead,
-    cross_entropy_sum,
-    num_correct,
-)
+from bert_core.model.encoder import Pooler, TaskHead, VocabularyHead, cross_entropy_sum, num_correct
 from bert_core.model.task_models import (
     MultiLabelClassifier,
     MultipleChoice,

@@ -1,5 +1,6 @@
 """Commands that ask a model: predict, for whole files too, fill-mask, and serve for programs."""
 
+import glob
 import json
 import socket
 from dataclasses import asdict
@@ -49,6 +50,9 @@ def predict(
     second_text_column: Annotated[
         str | None, typer.Option(help="Column of --file with a pair's second text, or the context.")
     ] = None,
+    encoding: Annotated[
+        str, typer.Option(help="Encoding of the text of --file or --batch, such as cp1252.")
+    ] = "utf-8",
     batch: Annotated[
         list[str] | None,
         typer.Option(
@@ -71,7 +75,7 @@ def predict(
     if batch:
         if texts or file is not None or as_json:
             raise UserError("--batch answers whole files: leave out texts, --file and --json")
-        _predict_batch(model, batch, (text_column, second_text_column), to, home)
+        _predict_batch(model, batch, (text_column, second_text_column), encoding, to, home)
         return
     if to is not None:
         raise UserError("--to is for --batch; the answers of --file are printed (--json)")
@@ -80,11 +84,14 @@ def predict(
     if texts and file is not None:
         raise UserError("give either texts or --file")
     # A mistake in what is asked ends here, before torch is imported.
+    from pipelines.io.tables import TableSettings
     from pipelines.predict.tables import read_table
 
+    with explained("predict", TableSettings):
+        reading = TableSettings(encoding=encoding)
     if not texts and file is None:
         raise UserError("there is no text; give it as an argument, or a file of texts with --file")
-    table = None if file is None else read_table(str(file))
+    table = None if file is None else read_table(str(file), reading)
     with asked_model(model, home) as (folder, called):
         from pipelines.predict.answers import answer_all, asked_of, asked_of_texts, question_for
         from pipelines.registry.package import opened
@@ -102,6 +109,7 @@ def _predict_batch(
     model: str | None,
     files: list[str],
     columns: tuple[str | None, str | None],
+    encoding: str,
     to: str | None,
     home: Path | None,
 ) -> None:
@@ -121,9 +129,10 @@ def _predict_batch(
     from pipelines.predict.batch_prediction import place_of
 
     values: dict[str, Any] = {
-        "files": [str(Path(each).absolute()) if "://" not in each else each for each in files],
+        "files": [from_here(each) for each in files],
         "text_column": columns[0],
         "second_text_column": columns[1],
+        "encoding": encoding,
         "model": model,
         "out": to or "",
         "runtime": {"home": str(home) if home else ""},
@@ -138,6 +147,14 @@ def _predict_batch(
         f"{statistics['rows']:,} rows of {statistics['files']:,} files answered by "
         f"models:/{statistics['model']}: {place_of(predictions, to or '')}"
     )
+
+
+def from_here(path: str) -> str:
+    """The path in full, of which only what the person wrote is a pattern."""
+    if "://" in path or Path(path).is_absolute():
+        return path
+    is_pattern = glob.has_magic(path) and not Path(path).exists()
+    return f"{glob.escape(str(Path.cwd())) if is_pattern else Path.cwd()}/{path}"
 
 
 def _print_answers(asked: "Asked", answers: dict[str, list[Any]], *, as_json: bool) -> None:

@@ -18,7 +18,8 @@ from flows.cli.options import (
 )
 from flows.environment import home_folder, prepare_flows, set_defaults
 from flows.stopping import install_stop_handlers
-from pipelines.errors import UserError
+from pipelines.errors import UserError, redacted
+from pipelines.settings import DATABASE_NAME
 
 
 def run(
@@ -154,7 +155,8 @@ def _run(recipe: Any, until: Any, home: Path) -> None:
     from flows.checks import check_run
 
     check_run(recipe, until)
-    print(f"Recipe {recipe.name} (--show-recipe prints every value)", flush=True)
+    registry = redacted(recipe.runtime.named_tracker()) or home / DATABASE_NAME
+    print(f"Recipe {recipe.name} (--show-recipe prints it whole); registry: {registry}", flush=True)
     wait_for_api = prepare_flows(home)  # it starts up during the imports below
 
     from flows.end_to_end import end_to_end

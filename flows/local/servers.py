@@ -141,7 +141,8 @@ def read_login(home: Path) -> Login | None:
     if not password or (os.name == "posix" and stat.S_IMODE(path.stat().st_mode) & 0o077):
         raise UserError(
             f"{path} holds no name:password, or others can read it; type `bertsmith down`, remove "
-            "the file, and `bertsmith up` makes a new one"
+            "the file, and `bertsmith up` makes a new one; where files have no modes (a mount of "
+            "Windows, CIFS), name another --home"
         )
     return Login(user, password)
 
@@ -155,7 +156,15 @@ def make_login(home: Path) -> Login:
     descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(Login(_USER, secrets.token_urlsafe(24)).text + "\n")
-    with suppress(FileExistsError):  # another command made one at the same moment
+    try:
         (home / CREDENTIALS_NAME).hardlink_to(draft)
-    draft.unlink()
+    except FileExistsError:  # another command made one at the same moment
+        pass
+    except OSError as error:
+        raise UserError(
+            f"{home} can hold no links ({error.strerror}), as a mount of Windows or CIFS; name "
+            "another --home"
+        ) from error
+    finally:
+        draft.unlink()
     return make_login(home)

@@ -127,7 +127,7 @@ def _predict(
 ) -> Built:
     opened = open_model(tracker, reference)
     question = question_of(opened[0])
-    asked = _columns_asked(question, settings, [path for path, _ in files])
+    asked = columns_asked(question, settings, [path for path, _ in files])
     names: list[str] = []
     num_rows = 0
 
@@ -163,7 +163,7 @@ def _predict(
     return Built(names, {"rows": num_rows, "files": len(files), "model": reference})
 
 
-def _columns_asked(question: Question, settings: BatchSettings, paths: Sequence[str]) -> list[str]:
+def columns_asked(question: Question, settings: BatchSettings, paths: Sequence[str]) -> list[str]:
     """The columns of any file that the question has: each shard of answers has all of them.
 
     Raises UserError where a file lacks one that is needed, where some files have pairs and others
@@ -181,11 +181,11 @@ def _columns_asked(question: Question, settings: BatchSettings, paths: Sequence[
         asked.update(dict.fromkeys(names))
     if question.in_place:
         asked |= dict.fromkeys((question.columns[0], question.in_place))
-    twice = {_ROW, _MODEL} & {*asked, *question.answers}
+    twice = {_ROW, _MODEL} & {*asked, *question.answers} | {*question.columns} & {*question.answers}
     if twice:
         raise UserError(
-            f"the answers have columns {_ROW} and {_MODEL} of their own, and this model has "
-            f"{min(twice)} too; answer the files with `predict --file`"
+            f"the answers would have two columns {min(twice)!r}; answer the files with `predict "
+            "--file`, which gives one of them another name"
         )
     return list(asked)
 
@@ -212,11 +212,7 @@ def _as_text(cell: Any) -> Any:
 
 
 def write_answers(
-    draft: Draft,
-    opened: OpenedModel,
-    reference: str,
-    asked: Sequence[str],
-    shard: Shard,
+    draft: Draft, opened: OpenedModel, reference: str, asked: Sequence[str], shard: Shard
 ) -> int:
     """Answer the rows of a shard and write them with their answers; returns how many they are.
 
@@ -259,7 +255,9 @@ def _check_target(target: str, files: Sequence[str]) -> None:
         filesystem, folder = fsspec.url_to_fs(target)
         for each in files:
             source, plain = fsspec.url_to_fs(each)
-            if source.isdir(plain) and f"{folder}/".startswith(f"{plain.rstrip('/')}/"):
+            above, is_recursive, _ = plain.partition("**")
+            is_within = f"{folder}/".startswith(f"{above.rstrip('/')}/")
+            if is_within and (is_recursive or source.isdir(plain)):
                 raise UserError(
                     f"answers in {target} would be asked at the next run, as all of {each} is; "
                     "name a folder beside it"

@@ -21,8 +21,11 @@ def _score(statistics: Statistics) -> str:
 def _tokens(statistics: Statistics) -> str:
     """The size, and by how much different words become fewer."""
     size = f"{statistics['size']:,} tokens"
-    merged = statistics.get("heldout", {}).get("merged_share", 0)
-    return f"{size}; strip_accents merges {merged:.1%} of the different words" if merged else size
+    merged = statistics.get("heldout", {}).get("merged_share")
+    if merged:
+        return f"{size}; strip_accents merges {merged:.1%} of the different words"
+    is_taken_over = merged is None and statistics.get("strips_accents")
+    return f"{size}; texts lose accents and other marks" if is_taken_over else size
 
 
 def _items(statistics: Statistics) -> str:

@@ -38,6 +38,8 @@ def build_evaluation(finetuned: Artifact, dataset: Artifact, context: StageConte
             "no held-out item has the label %s: the scores say nothing about it; hold out more "
             "items with dataset.source.heldout_fraction", ", ".join(missing[:5])
         )  # fmt: skip
+    if only := dataset.statistics.get("only_held_out"):
+        logger.warning("no training item has the tag %s: it counts as missed", ", ".join(only[:5]))
     baselines = build_baselines(dataset, context.store)
     return context.store.get_or_build(
         EVALUATION.kind,

@@ -170,8 +170,12 @@ class LocalCache:
     """
 
     def __init__(self) -> None:
-        default = Path.home() / ".cache" / "bertsmith"
-        self.root = Path(os.environ.get("BERTSMITH_CACHE") or default)
+        try:
+            self.root = Path(os.environ.get("BERTSMITH_CACHE") or "~/.cache/bertsmith").expanduser()
+        except RuntimeError as error:
+            raise UserError(
+                "this user has no home folder; set BERTSMITH_CACHE to a folder for copies of files"
+            ) from error
         bound = os.environ.get("BERTSMITH_CACHE_BYTES") or str(_CACHE_BYTES)
         if not bound.isdecimal():
             raise UserError(

@@ -93,10 +93,7 @@ class ArtifactStore:
         existing = self.find(kind, fingerprint)
         if existing is not None:
             return existing
-        with (
-            full_disk_explained(f"{kind}/{fingerprint}", self.url),
-            self._turn(kind, fingerprint),
-        ):
+        with full_disk_explained(f"{kind}/{fingerprint}", self.url), self._turn(kind, fingerprint):
             existing = self.find(kind, fingerprint)  # the builder before may have finished it
             if existing is not None:
                 return existing

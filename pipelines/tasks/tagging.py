@@ -32,13 +32,7 @@ from pipelines.tasks import (
     TaskFamily,
     by_split,
 )
-from pipelines.tasks.encoding import (
-    Sequences,
-    check_classes,
-    check_distinct,
-    class_names,
-    share,
-)
+from pipelines.tasks.encoding import Sequences, check_classes, check_distinct, class_names, share
 from pipelines.tasks.scoring import WeightedScore, class_report, ratio
 from pipelines.train.ranks import sum_over_ranks
 

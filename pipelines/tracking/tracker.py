@@ -127,11 +127,7 @@ class Tracker:
             )
 
     def create_run(
-        self,
-        name: str,
-        fingerprint: str,
-        params: Mapping[str, object],
-        tags: Mapping[str, str],
+        self, name: str, fingerprint: str, params: Mapping[str, object], tags: Mapping[str, str]
     ) -> str:
         """The id of a new run that records the artifact `fingerprint`."""
         experiment_id = self.experiment_id()

@@ -286,9 +286,7 @@ def finish_run(artifact: Artifact, context: StageContext) -> None:
             ]
         _send(client, run_id, missing)
         tracker.finish(
-            run_id,
-            numbers(artifact.statistics),
-            computed_on=artifact.statistics.get("computed_on"),
+            run_id, numbers(artifact.statistics), computed_on=artifact.statistics.get("computed_on")
         )
 
 

@@ -1,5 +1,6 @@
 """The home's password: made once, for one person, and brought along to its servers only."""
 
+import errno
 import os
 import stat
 from base64 import b64decode
@@ -50,6 +51,18 @@ def test_it_is_made_once_and_only_its_owner_can_read_it(tmp_path: Path) -> None:
     (file,) = (tmp_path / "home").iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert make_login(tmp_path / "another home") != made
+
+
+def test_a_folder_that_holds_no_links_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*paths: Path) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    with pytest.raises(UserError, match=r"can hold no links .*; name another --home"):
+        make_login(tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_one_that_others_can_read_is_refused(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_the_screen_shows_the_report_without_control_characters_in_a_pipe(
     assert "\x1b" not in said
     for words in (
         "# small:", "built", "masked tokens, held-out", "most frequent token", ", predicted: ",
-        "models:/bertsmith-encoder/1", f"bertsmith models --home {whole_run.home}",
+        "models:/bertsmith-encoder/1", f"bertsmith models --home '{whole_run.home}'",
         "not better than the token-frequency baseline", "majority class ",
         "TF-IDF of characters ", "same budget from random weights ",
     ):  # fmt: skip

@@ -72,6 +72,14 @@ CASES = {
     "steps without end": ([*SET, f"pretraining.num_steps={10**23}"], "num_steps"),
     "age without end": (["store", "prune", "--days", "inf"], "--days"),
     "an age beyond the calendar": (["store", "prune", "--days", "800000"], "--days"),
+    "questions in another encoding": (
+        ["predict", "--file", "{here}/latin1.txt"],
+        "line 1 of {here}/latin1.txt is not UTF-8",
+    ),
+    "an encoding of questions": (
+        ["predict", "--file", "{here}/latin1.txt", "--encoding", "cp1252", "--model", "{here}"],
+        "{here} has no",
+    ),
     "texts twice": (["predict", "--file", "{here}/rows.csv", "x"], "--file"),
     "a model that is not there": (
         ["evaluate", "--model", "m", "--labels", "{here}/header.csv"],
@@ -124,7 +132,8 @@ def places(tmp_path: Path) -> dict[str, object]:
     (tmp_path / "single.txt").write_text("A single sentence makes no corpus at all. " * 3)
     (tmp_path / "circle.txt").symlink_to("circle.txt")
     (tmp_path / "header.csv").write_text("text,label\n")
-    (tmp_path / "latin1.yaml").write_bytes(b"name: caf\xe9\n")
+    for name in ("latin1.yaml", "latin1.txt"):
+        (tmp_path / name).write_bytes(b"name: caf\xe9\n")
     os.mkfifo(tmp_path / "pipe")
     os.mkfifo(tmp_path / "pipe.csv")
     rows = [f"text number {number},{'ab'[number % 2]}" for number in range(20)]

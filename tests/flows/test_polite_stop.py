@@ -89,7 +89,9 @@ def test_a_stopped_run_is_cancelled_and_goes_on_where_it_stood_to_the_same_bits(
     assert set(states.values()) == {"KILLED"}
     assert "pretraining" in states
 
-    assert f"resumed from step {saved}" in ended(start(small_recipe, home))
+    output = ended(start(small_recipe, home))
+    assert f"resumed from step {saved}" in output
+    assert f"registry: {home / 'mlflow.db'}" in output
     assert set(statuses(home, since).values()) == {"FINISHED"}
     resumed = take_encoder(home)
     assert resumed["statistics"]["resumed_from"] == [saved]

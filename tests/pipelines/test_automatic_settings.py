@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 
 from bert_core.config import EmbeddingConfig, encoder_config
 from bert_core.hugging_face import export_model
@@ -80,6 +81,9 @@ def test_a_published_encoder_keeps_the_paper_s_head_unless_it_makes_vectors_of_a
     assert found.learning_rate == 1e-3  # of BERT-tiny's size
     notes = [progress.note for progress in said]
     assert any("num_epochs=auto is 20 for 40 training items" in note for note in notes)
+    assert any("texts lose accents and other marks" in note for note in notes)
+    with pytest.raises(ValidationError, match="reach beyond the largest seed"):
+        FinetuningSettings(seed=2**31 - 2, num_seeds=3)
 
 
 def test_an_encoder_of_ours_is_read_by_the_mean_wherever_it_lies(

@@ -9,6 +9,7 @@ import time
 
 import psutil
 import pytest
+from joblib.externals.loky.backend import context as loky
 
 from pipelines import cluster
 from pipelines.cluster import answer_of, map_tasks
@@ -54,6 +55,13 @@ def test_a_ray_that_does_not_start_is_one_sentence_with_what_ray_said(monkeypatc
         monkeypatch.setattr(cluster.ray, "init", fail)
         with pytest.raises(UserError, match=f"{words}.*; Ray said: The node timed out.$"):
             cluster.connect()
+
+
+def test_a_quota_of_cores_is_kept_to(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(loky, "_cpu_count_affinity", lambda cores: 64)
+    monkeypatch.setattr(loky, "_cpu_count_cgroup", lambda cores: 3)  # of either version
+    assert cluster.local_cpus() == 3
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere Ray's reaper needs its group")

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.compression import zstd
 
+from flows.cli.predict import from_here
 from pipelines.errors import UserError
 from pipelines.io.files import expand
 from pipelines.io.tables import TableSettings, open_table
@@ -162,7 +163,9 @@ def test_only_what_was_written_is_a_pattern(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("a text")
     monkeypatch.chdir(tmp_path / "[project]")
-    assert expand("*.txt") == expand(".") == [str(tmp_path / "[project]" / "own.txt")]
+    own = [str(tmp_path / "[project]" / "own.txt")]
+    assert expand("*.txt") == expand(".") == own
+    assert all(expand(from_here(each)) == own for each in ("*.txt", "own.txt", "."))
     assert expand(str(tmp_path / "data[1].txt")) == [str(tmp_path / "data[1].txt")]
     both = [str(tmp_path / f"data{number}.txt") for number in (1, 2)]
     assert expand(str(tmp_path / "data[12].txt")) == both

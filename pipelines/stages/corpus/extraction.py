@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from pipelines.errors import UserError
-from pipelines.io.files import SAMPLE_BYTES, check_is_text, open_binary
+from pipelines.io.files import SAMPLE_BYTES, check_is_no_pointer, check_is_text, open_binary
 from pipelines.stages.corpus.cleaning import mend
 from pipelines.stages.corpus.settings import InstalledDocumentation, TextFiles
 from pipelines.stages.corpus.sources import MEGABYTE, InputFile, RawDocument, Span
@@ -44,6 +44,7 @@ def read_document(settings: TextFiles, span: Span, dropped: Counter[str]) -> Ite
     """The documents of an HTML or PDF file; one that gives none is counted."""
     with open_binary(span.file.path) as stream:
         data = stream.read()
+    check_is_no_pointer(data[:SAMPLE_BYTES], span.file.path)
     if span.file.format == "html":
         texts = _texts_of_html(data, span.file.path, dropped)
     else:

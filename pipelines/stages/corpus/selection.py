@@ -84,9 +84,7 @@ def signature(text: str) -> Signature:
     if len(text) > _LONGEST_MEAN_WORD * max(1, len(words)):
         words = "".join(words)
     hashes = np.fromiter(
-        (zlib.crc32(word.encode("utf-8", "surrogatepass")) for word in words),
-        np.uint64,
-        len(words),
+        (zlib.crc32(word.encode("utf-8", "surrogatepass")) for word in words), np.uint64, len(words)
     )
     runs = hashes[: max(1, hashes.size - _RUN + 1)]
     for offset in range(1, min(_RUN, hashes.size)):

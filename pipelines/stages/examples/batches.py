@@ -26,11 +26,7 @@ from bert_core.randomness import Bits, Permutation, random_bits
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.errors import UserError
 from pipelines.stages.examples.settings import ExampleSet, ExampleSettings
-from pipelines.stages.examples.shards import (
-    VOCABULARY_FILES,
-    lists_in,
-    read_example_batch,
-)
+from pipelines.stages.examples.shards import VOCABULARY_FILES, lists_in, read_example_batch
 from pipelines.store import Artifact
 
 if TYPE_CHECKING:  # a verification reads examples without the training loop

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from bert_core.model.task_models import TextModel
 from bert_core.training.state import read_config
+from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.cluster import connect, map_tasks, nodes
 from pipelines.errors import UserError
 from pipelines.stage import Observer, Progress, StageContext, ignore, send_note
@@ -63,6 +64,9 @@ def resolved_settings(
         num_items = dataset.statistics["items"]["train"]
         epochs = automatic_epochs(num_items)
         note = f"finetuning: num_epochs=auto is {epochs:g} for {num_items:,} training items"
+        send_note(observe, "finetuning", note)
+    if WordPieceTokenizer.from_directory(encoder.local_folder()).normalization.strips_accents:
+        note = "finetuning: with the encoder's tokenizer texts lose accents and other marks"
         send_note(observe, "finetuning", note)
     rate = resolved_rate(settings.learning_rate, "finetuning", config_of(encoder), observe)
     return settings.model_copy(

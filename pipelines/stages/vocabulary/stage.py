@@ -280,10 +280,7 @@ def _of_encoder(encoder: Artifact, context: StageContext) -> Artifact:
 
 
 def _artifact(
-    context: StageContext,
-    settings: dict[str, Any],
-    inputs: Inputs,
-    build: Callable[[Draft], Built],
+    context: StageContext, settings: dict[str, Any], inputs: Inputs, build: Callable[[Draft], Built]
 ) -> Artifact:
     return context.store.get_or_build(
         VOCABULARY.kind, version=VOCABULARY.version, settings=settings, inputs=inputs, build=build
@@ -344,6 +341,7 @@ def _figures(tokenizer: WordPieceTokenizer) -> dict[str, Any]:
     return {
         "size": tokenizer.vocab_size,
         "lowercase": tokenizer.normalization.lowercase,
+        "strips_accents": tokenizer.normalization.strips_accents,
         "special_ids": {token: tokenizer.token_to_id(token) for token in SPECIAL_TOKENS},
     }
 

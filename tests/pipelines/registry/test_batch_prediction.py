@@ -10,15 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bert_core.inference.tables import question_of
+from bert_core.inference.tables import Question, question_of
 from bert_core.model.catalogue import MODELS
 from pipelines.cluster import connect, disconnect
 from pipelines.errors import UserError
 from pipelines.predict.batch_prediction import (
     KIND,
     BatchSettings,
-    _columns_asked,
     build_predictions,
+    columns_asked,
 )
 from pipelines.registry.register import RegisteredModel, Submission, register
 from pipelines.settings import RuntimeSettings
@@ -158,14 +158,22 @@ def test_shards_have_one_schema_whatever_their_rows_lack(models: Models, tmp_pat
     assert [len(tags) for tags in found["tags"]] == [2, 1, 2, 1]
 
 
+@pytest.mark.parametrize("names", [("row", "label"), ("text", "model"), ("text", "text")])
+def test_no_column_of_the_answers_replaces_another(tmp_path: Path, names: tuple[str, str]) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({names[0]: "a text"}))
+    question = Question((names[0],), (), {names[1]: str}, example={names[0]: "a text"})
+    with pytest.raises(UserError, match="the answers would have two columns"):
+        columns_asked(question, BatchSettings(), [str(tmp_path / "a.jsonl")])
+
+
 def test_pairs_and_texts_are_not_answered_together(tmp_path: Path) -> None:
     for name, row in (("a", {"text": "a", "second_text": "b"}), ("b", {"text": "c"})):
         (tmp_path / f"{name}.jsonl").write_text(json.dumps(row))
     paths = [str(tmp_path / f"{name}.jsonl") for name in "ab"]
     question = question_of(MODELS["sentence_embedding"])
-    assert _columns_asked(question, BatchSettings(), paths[:1]) == ["text", "second_text"]
+    assert columns_asked(question, BatchSettings(), paths[:1]) == ["text", "second_text"]
     with pytest.raises(UserError, match=r"have a second text and others have none \(.*b.jsonl\)"):
-        _columns_asked(question, BatchSettings(), paths)
+        columns_asked(question, BatchSettings(), paths)
 
 
 @pytest.mark.slow  # Ray starts twice
@@ -208,6 +216,7 @@ def ray_of_its_own() -> Iterator[None]:
         ({"files": ("nowhere/*.parquet",)}, "matches no file"),
         ({"text_column": "review"}, "has no column 'review'"),
         ({"files": ("{here}",), "out": "{here}/answers"}, "would be asked at the next run"),
+        ({"files": ("{here}/**",), "out": "{here}/answers"}, "would be asked at the next run"),
         ({"second_text_column": "b"}, "this model reads one text"),
         ({"files": ("{here}/gap.csv",)}, "row 1 of .*, counted from 0, has no text; fill it"),
         (

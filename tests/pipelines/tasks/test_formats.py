@@ -156,6 +156,7 @@ def test_blanks_and_tabs_alone_separate(odd: str, separator: str, tmp_path: Path
         ("one O\n O\n", r"line 2 of .* has 1 columns, not 2"),
         ("1\tAda\tB-PER\tO\n2\tran\tO\tO\n", "the first column of .* numbers the words"),
         ("# sent_id = 1\none O\n", "line 1 of .* is CoNLL-U"),
+        ("Ada\tO\n\tO", "line 2 of .* has no word"),
         ("\t".join(["1", "Cat", "cat", "NOUN", *["_"] * 5, "SpaceAfter=No"]),
          "line 1 of .* is CoNLL-U; write a file of two columns with the FORM and"),
     ],
