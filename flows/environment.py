@@ -24,7 +24,7 @@ from flows.local.health import answers, free_port
 from flows.local.servers import Login, make_login, running_servers
 from pipelines.errors import UserError, first_line, redacted
 from pipelines.settings import home_folder as home_folder
-from pipelines.settings import make_home, of_person
+from pipelines.settings import make_home
 
 # No telemetry, no prompts, and what a run needs from Prefect; variables that are set already win.
 # The image sets the same for other programs: infra/Dockerfile.
@@ -140,6 +140,8 @@ class LocalApi:
 def set_defaults(home: Path) -> None:
     """Point this process and its children at `home` and, if they run, at its servers."""
     os.environ["BERTSMITH_HOME"] = str(home)
+    if os.path.expanduser("~") == "~":  # noqa: PTH111  (pathlib's raises)
+        os.environ["HOME"] = str(home)  # Prefect cannot be imported by a user without one
     os.environ.setdefault("MPLCONFIGDIR", str(home / "matplotlib"))  # else in the person's own home
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
@@ -158,7 +160,7 @@ def prepare_flows(home: Path) -> Callable[[], None]:
     set_defaults(home)
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
-    if not of_person(".prefect").is_dir():  # Prefect makes it when it is imported
+    if not (Path.home() / ".prefect").is_dir():  # Prefect makes it when it is imported
         os.environ.setdefault("PREFECT_HOME", str(home / "prefect"))
     is_socks = any(proxy.startswith("socks") for proxy in getproxies().values())
     if is_socks and find_spec("socksio") is None:

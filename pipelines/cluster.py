@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 import joblib
 
 from pipelines.errors import UserError, first_line
-from pipelines.settings import of_person
 from pipelines.store import ArtifactStore
 from pipelines.store.access import store_errors, store_errors_explained
 from pipelines.versions import computing_versions, other_versions, source_folders
@@ -139,7 +138,7 @@ def _use_own_token() -> None:
 
     Ray itself would write one into the home folder, and fail if that is read-only.
     """
-    is_kept = of_person(".ray/auth_token").is_file()
+    is_kept = (Path.home() / ".ray" / "auth_token").is_file()
     if not is_kept and not any(name in os.environ for name in _TOKEN_VARIABLES):
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 

@@ -79,11 +79,6 @@ def expanded(path: Path) -> Path:
         ) from None
 
 
-def of_person(name: str) -> Path:
-    """What is called so in the person's own home; without one, a path of nothing."""
-    return Path(os.path.expanduser(f"~/{name}"))  # noqa: PTH111  (pathlib's raises then)
-
-
 def make_home(folder: Path) -> Path:
     """Make the home, or a folder of it, where it is missing; UserError where that cannot be."""
     try:

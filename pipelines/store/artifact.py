@@ -170,12 +170,7 @@ class LocalCache:
     """
 
     def __init__(self) -> None:
-        try:
-            self.root = Path(os.environ.get("BERTSMITH_CACHE") or "~/.cache/bertsmith").expanduser()
-        except RuntimeError as error:
-            raise UserError(
-                "this user has no home folder; set BERTSMITH_CACHE to a folder for copies of files"
-            ) from error
+        self.root = Path(os.environ.get("BERTSMITH_CACHE") or "~/.cache/bertsmith").expanduser()
         bound = os.environ.get("BERTSMITH_CACHE_BYTES") or str(_CACHE_BYTES)
         if not bound.isdecimal():
             raise UserError(

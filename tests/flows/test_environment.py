@@ -36,6 +36,23 @@ def test_the_home_is_what_was_given_else_the_variable_else_here(
     assert environment.home_folder() == tmp_path / ".bertsmith"
 
 
+def test_a_user_without_a_home_folder_has_that_of_the_run(tmp_path: Path) -> None:
+    """As under a user id that no list knows; Prefect asks for the folder when it is imported."""
+    code = """
+import os, pwd, sys
+from pathlib import Path
+del os.environ["HOME"]
+pwd.getpwuid = {}.__getitem__
+from flows.environment import set_defaults
+set_defaults(Path(sys.argv[1]))
+import prefect.settings
+print(Path.home())
+"""
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    assert ran.stdout.strip() == str(tmp_path)
+
+
 def test_nothing_is_written_into_the_person_s_own_home(tmp_path: Path) -> None:
     """In a process of its own: what is imported here has looked at its variables already."""
     code = """

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import pwd
 import subprocess
 import sys
 import time
@@ -15,7 +14,6 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 from pipelines.errors import UserError
-from pipelines.settings import of_person
 from pipelines.store.artifact import FileRecord, LocalCache
 
 
@@ -24,19 +22,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("BERTSMITH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("BERTSMITH_CACHE_BYTES", "2500")
     return tmp_path / "cache"
-
-
-def test_a_user_without_a_home_folder_names_one(folder: Path, monkeypatch) -> None:
-    def fail(uid: int) -> None:
-        raise KeyError(uid)
-
-    monkeypatch.delenv("HOME")
-    monkeypatch.setattr(pwd, "getpwuid", fail)
-    assert LocalCache().root == folder
-    assert not of_person(".prefect").exists()
-    monkeypatch.delenv("BERTSMITH_CACHE")
-    with pytest.raises(UserError, match="this user has no home folder; set BERTSMITH_CACHE to"):
-        LocalCache()
 
 
 def _remote(name: str, data: bytes) -> tuple[MemoryFileSystem, str, FileRecord]:
