@@ -108,4 +108,5 @@ def test_services_take_no_prefect_settings_of_the_person(
     own = variables.pop("PREFECT_SERVER_DATABASE_CONNECTION_URL")
     assert own == f"sqlite+aiosqlite:///{running_home / 'prefect' / 'prefect.db'}"
     assert variables["PREFECT_API_URL"] == f"{PREFECT}/api"
+    assert variables["PYTHONSAFEPATH"] == "1"
     assert not {theirs, "theirs", "work"} & set(variables.values())

@@ -129,14 +129,16 @@ PROFILE = 'active = "work"\n[profiles.work]\nPREFECT_API_URL = "http://prefect.e
         ("prefect.toml", '[api]\nurl = "http://prefect.example/api"\n'),
         ("pyproject.toml", '[tool.prefect.api]\nurl = "http://prefect.example/api"\n'),
         (".env", "PREFECT_API_URL=http://prefect.example/api\n"),
+        ("another.toml", PROFILE),  # which a variable names
     ],
 )
 def test_a_server_that_prefects_settings_name_is_used_and_named(
     file: str, text: str, tmp_path: Path
 ) -> None:
+    path = {"PREFECT_PROFILES_PATH": str(tmp_path / file)} if file == "another.toml" else {}
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).write_text(text)
-    said, told = asked(tmp_path)
+    said, told = asked(tmp_path, **path)
     assert said.split()[0] == "http://prefect.example/api"
     assert "recorded at http://prefect.example/api, which Prefect's settings name" in told
 

@@ -13,6 +13,8 @@ ASKING = (
     ["models", "encoder@champion"],
     ["promote", "encoder"],
     ["rollback", "encoder"],
+    ["serve", "encoder@champion", "--port", "0"],
+    ["evaluate", "--model", "encoder", "--labels", "a.csv"],
     ["export", "encoder@champion", "--to", "out"],
 )
 
