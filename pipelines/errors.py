@@ -110,6 +110,9 @@ def clean_error(error: BaseException) -> None:
             redacted(part) if isinstance(part, str) else part for part in current.args
         )
         # Such as MLflow's `message` and the `filename` of an OSError.
-        for name in (*vars(current), "filename", "filename2"):
+        for name in (*vars(current), "filename", "filename2", "strerror"):
             if isinstance(value := getattr(current, name, None), str):
                 setattr(current, name, redacted(value))
+        if hasattr(current, "request_info"):  # aiohttp's, of which the text is made
+            address = current.request_info.real_url.with_query(None)
+            current.request_info = current.request_info._replace(url=address, real_url=address)

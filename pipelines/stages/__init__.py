@@ -5,6 +5,8 @@ Nothing heavy is imported here: who asks for a stage's name does not load torch 
 
 from pipelines.stage import Stage, Statistics
 
+_MUCH_UNKNOWN = 0.005
+
 
 def _score(statistics: Statistics) -> str:
     """The family's main score, and of how many seeds it is the best."""
@@ -19,9 +21,11 @@ def _score(statistics: Statistics) -> str:
 
 
 def _tokens(statistics: Statistics) -> str:
-    """The size, and by how much different words become fewer."""
-    size = f"{statistics['size']:,} tokens"
-    merged = statistics.get("heldout", {}).get("merged_share")
+    """The size, how much of a text is lost, and by how much different words become fewer."""
+    size, heldout = f"{statistics['size']:,} tokens", statistics.get("heldout", {})
+    if heldout.get("unknown_share", 0) >= _MUCH_UNKNOWN:
+        size += f", [UNK] is {heldout['unknown_share']:.1%} of held-out text: raise max_characters"
+    merged = heldout.get("merged_share")
     if merged:
         return f"{size}; strip_accents merges {merged:.1%} of the different words"
     is_taken_over = merged is None and statistics.get("strips_accents")

@@ -81,11 +81,7 @@ def test_several_labels_a_text_are_read_as_such(tmp_path, num_labels):
 @pytest.mark.parametrize(
     ("head", "problem", "message"),
     [
-        (
-            "sequence_classification",
-            "regression",
-            "instead of .1, 32.",
-        ),
+        ("sequence_classification", "regression", "instead of .1, 32."),
         ("sequence_classification", "ranking", "found 'ranking'"),
         ("multi_label_classification", "ranking", "found 'ranking'"),
     ],

@@ -4,9 +4,7 @@ import re
 
 import pytest
 
-from tests.delivery.declared import (
-    is_command,
-)
+from tests.delivery.declared import is_command
 from tests.delivery.overlays import (
     VERSIONS,
     Manifest,

@@ -20,8 +20,6 @@ def saved(folder: Path, head: str = "pretraining", **settings: object) -> Path:
         max_position_embeddings=16,
     )  # fmt: skip
     export_model(
-        folder,
-        build_model(head, config, **settings),
-        WordPieceTokenizer([*SPECIAL_TOKENS, *WORDS]),
+        folder, build_model(head, config, **settings), WordPieceTokenizer([*SPECIAL_TOKENS, *WORDS])
     )
     return folder

@@ -28,10 +28,11 @@ from flows.local.served import end_lost_runs
 from flows.report import RunReport
 from flows.run import started_run
 from pipelines.errors import UserError
+from pipelines.io.files import open_binary
 from pipelines.recipes.files import read_recipe
 from pipelines.recipes.recipe import Recipe
-from pipelines.stage import open_tracker
-from pipelines.stages.corpus.stage import build_corpus
+from pipelines.stage import StageContext, open_tracker
+from pipelines.store import Artifact
 
 SECRET = "hidden-word"
 
@@ -205,17 +206,20 @@ def test_a_source_with_a_signature_that_cannot_be_read_leaves_no_signature(
     prefect_api: str, local_ray: None, recipe: Recipe, tracker_that_goes_away: str
 ) -> None:
     url = f"http://{tracker_that_goes_away}/a.txt?X-Amz-Signature={SECRET}"
-    corpus = read_recipe("own-text", [f"corpus.sources=[{{kind: text, paths: ['{url}']}}]"]).corpus
     runs: list[str] = []
+
+    def read(context: StageContext) -> Artifact:
+        with open_binary(url) as stream:
+            raise AssertionError(stream.read())
 
     @flow(name="signed", persist_result=False)
     def signed(recipe: Recipe) -> None:
         runs.append(str(flow_run.id))
         with started_run("signed", recipe) as run:
-            run.stage("corpus", build_corpus, recipe.corpus, run.context)
+            run.stage("corpus", read, run.context)
 
     with pytest.raises(Exception) as raised:
-        signed(recipe.model_copy(update={"corpus": corpus}))
+        signed(recipe)
     assert SECRET not in str(raised.value)
     written = everything_written(runs[0])
     assert "failed in stage corpus" in written

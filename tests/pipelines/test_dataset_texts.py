@@ -11,11 +11,7 @@ from pipelines.stage import StageContext
 from pipelines.stages import DATASET
 from pipelines.stages.corpus.settings import CorpusSettings, TextFiles
 from pipelines.stages.corpus.stage import build_corpus
-from pipelines.stages.dataset.settings import (
-    CorpusSourceLabels,
-    DatasetSettings,
-    LabelledFile,
-)
+from pipelines.stages.dataset.settings import CorpusSourceLabels, DatasetSettings, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset, read_items
 from pipelines.store import ArtifactStore
 from pipelines.tasks import Items, Reading

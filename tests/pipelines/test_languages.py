@@ -75,6 +75,8 @@ def test_the_report_tells_how_many_words_lose_what_tells_them_apart():
         assert merged_share(set(), normalization) == 0
     told = VOCABULARY.headline({"size": 8_192, "heldout": {"merged_share": 0.4}})
     assert told == "8,192 tokens; strip_accents merges 40.0% of the different words"
+    told = VOCABULARY.headline({"size": 3_000, "heldout": {"unknown_share": 0.0725}})
+    assert told == "3,000 tokens, [UNK] is 7.2% of held-out text: raise max_characters"
     told = VOCABULARY.headline({"size": 30_522, "strips_accents": True})
     assert told == "30,522 tokens; texts lose accents and other marks"
 

@@ -1,7 +1,11 @@
 """Secrets inside URIs never reach what is written."""
 
+from typing import Any, cast
+
 import pytest
 import yaml
+from aiohttp import ClientResponseError, RequestInfo
+from aiohttp.client import URL
 
 from pipelines.errors import UserError, clean_error, redacted, without_secrets
 from pipelines.recipes.files import completed, read_recipe
@@ -102,6 +106,11 @@ def test_errors_lose_their_secrets_and_keep_their_kind() -> None:
     assert "hidden123" not in str(told.value)
     assert "hidden123" not in str(told.value.__cause__)
     assert isinstance(told.value.__cause__, FileNotFoundError)
+    asked: Any = RequestInfo(URL(SIGNED), "GET", cast(Any, {}), URL(SIGNED))
+    for error in (FileNotFoundError("%s is gone", SIGNED), ClientResponseError(asked, ())):
+        assert "hidden123" in str(error)
+        clean_error(error)
+        assert "hidden123" not in str(error)
     assert "hidden" not in str(UserError("http://ann:hidden@host must answer"))
     loop = ValueError("http://ann:hidden@host")
     loop.__cause__ = loop

@@ -190,9 +190,7 @@ def test_a_client_that_goes_away_is_no_error_of_ours(
     assert not caplog.records
 
 
-def test_a_port_in_use_is_told_before_a_model_is_loaded(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_port_in_use_is_told_before_a_model_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
     with bound_socket("127.0.0.1", 0) as first:
         port = str(first.getsockname()[1])
         assert run(["serve", "no-such-model", "--port", port]) == MISTAKE

@@ -295,11 +295,8 @@ def _build(
     settings: VocabularySettings, corpus: Artifact, context: StageContext, draft: Draft
 ) -> Built:
     counts, num_forgotten = counted_words(settings, corpus, context, draft.workspace())
-    alphabet = choose_alphabet(
-        counts,
-        coverage=settings.character_coverage,
-        limit=settings.max_characters or settings.size // 4,
-    )
+    limit = settings.max_characters or settings.size // 4
+    alphabet = choose_alphabet(counts, coverage=settings.character_coverage, limit=limit)
     fixed = [
         *SPECIAL_TOKENS,
         *(f"[unused{number}]" for number in range(settings.num_unused)),
@@ -315,8 +312,8 @@ def _build(
     if len(tokens) < settings.size:
         raise UserError(
             f"the corpus is too small for a vocabulary of {settings.size:,} tokens: its "
-            f"{len(counts):,} distinct words give {len(tokens):,}; set `size` to at most that, or "
-            "add text"
+            f"{len(counts):,} distinct words give {len(tokens):,}; set `size` to at most that and "
+            f"`max_characters` to {limit}, or add text"
         )
     tokenizer = WordPieceTokenizer(tokens, settings.normalization)
     statistics = {

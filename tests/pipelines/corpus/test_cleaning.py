@@ -73,10 +73,7 @@ def test_the_stage_removes_what_it_is_told_to_and_counts_it(tmp_path, small_cont
     (tmp_path / "all.txt").write_text("\n\n".join(blocks))
     settings = CorpusSettings(
         sources=(TextFiles(paths=(str(tmp_path / "all.txt"),), layout="blank_line"),),
-        cleaning=CleaningSettings(
-            near_duplicates=True,
-            near_duplicate_similarity=0.7,
-        ),
+        cleaning=CleaningSettings(near_duplicates=True, near_duplicate_similarity=0.7),
     )
     corpus = build_corpus(settings, small_context)
     assert corpus.statistics["dropped"] == {"near duplicate": 1}

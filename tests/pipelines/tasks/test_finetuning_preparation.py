@@ -10,9 +10,7 @@ from pipelines.tasks import Items, Reading, family
 from tests.pipelines.tasks.letters import CONFIG, learn, parts
 
 
-def test_what_is_frozen_is_as_the_settings_say(
-    tokenizer: WordPieceTokenizer,
-) -> None:
+def test_what_is_frozen_is_as_the_settings_say(tokenizer: WordPieceTokenizer) -> None:
     task, (train_items, _) = family("classification"), parts("classification")
     examples = task.examples(train_items, tokenizer, Reading(32))
     model = task.build_model(CONFIG, train_items.labels)

@@ -139,10 +139,7 @@ def test_the_items_carry_the_file_and_its_bytes_name_them(file: Path, tmp_path: 
     [
         ('{"query": "a", "candidates": ["b"]}', "have a value in query, candidates, best"),
         ('{"query": "a", "candidates": "b", "best": 0}', "have a list of texts in candidates"),
-        (
-            '{"query": "a", "candidates": ["b"], "best": 3}',
-            SCORED,
-        ),
+        ('{"query": "a", "candidates": ["b"], "best": 3}', SCORED),
         ('{"query": "a", "candidates": [], "best": 0}', SCORED),
     ],
 )
