@@ -105,9 +105,11 @@ def test_raw_text_becomes_registered_models_in_an_empty_folder(
     (tmp_path / "small.yaml").write_text(
         SMALL_RECIPE.replace("with_random: true", "with_random: false")
     )
-    (tmp_path / "random.py").write_text("raise SystemExit('the wrong module')")  # a person's own
+    own = ("random.py", "tokenizers.py")  # a person's own files
+    for name in own:
+        (tmp_path / name).write_text("raise SystemExit('the wrong module')")
     run([installed / "bertsmith", "run", "small.yaml"], tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"small.yaml", "random.py", ".bertsmith"}
+    assert {path.name for path in tmp_path.iterdir()} == {"small.yaml", *own, ".bertsmith"}
     models = run([installed / "bertsmith", "models"], tmp_path)
     assert "bertsmith-encoder" in models
     assert "bertsmith-classifier" in models
