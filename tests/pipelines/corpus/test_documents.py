@@ -122,6 +122,13 @@ def test_files_that_give_nothing_are_counted(tmp_path):
     assert tally + of_html == {extraction.NO_TEXT: 6, extraction.UNREADABLE_PDF: 2}
 
 
+@pytest.mark.parametrize("name", ["a.txt", "a.html", "a.pdf"])
+def test_a_pointer_of_git_lfs_is_named(tmp_path, name):
+    (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+    with pytest.raises(UserError, match=f"{name} is a pointer of Git LFS; fetch the file"):
+        read(TextFiles(paths=(str(tmp_path / name),)))
+
+
 @pytest.mark.parametrize("form", ["html", "pdf"])
 def test_without_the_library_the_remedy_is_said(tmp_path, monkeypatch, form):
     monkeypatch.setattr(sources, "find_spec", lambda name: None)

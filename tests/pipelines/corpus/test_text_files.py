@@ -118,10 +118,6 @@ def test_a_binary_file_named_txt_is_refused(tmp_path):
     path.write_bytes(bytes(range(256)) * 100)
     with pytest.raises(UserError, match=r"image\.txt is not text"):
         documents(path, "file")
-    for name in ("a.txt", "a.html", "a.pdf"):
-        (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
-        with pytest.raises(UserError, match=f"{name} is a pointer of Git LFS; fetch the file"):
-            documents(tmp_path / name, "file")
 
 
 @pytest.mark.parametrize(
