@@ -140,8 +140,10 @@ class LocalApi:
 def set_defaults(home: Path) -> None:
     """Point this process and its children at `home` and, if they run, at its servers."""
     os.environ["BERTSMITH_HOME"] = str(home)
-    if os.path.expanduser("~") == "~":  # noqa: PTH111  (pathlib's raises)
-        os.environ["HOME"] = str(home)  # Prefect cannot be imported by a user without one
+    try:
+        Path.home()
+    except RuntimeError:  # a user without one, by whom Prefect could not be imported
+        os.environ["HOME"] = str(home)
     os.environ.setdefault("MPLCONFIGDIR", str(home / "matplotlib"))  # else in the person's own home
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, ParamSpec, TypeVar
+from typing import Annotated, Any, ParamSpec, TypeVar
 
 from pydantic import PlainSerializer
 
@@ -113,6 +113,7 @@ def clean_error(error: BaseException) -> None:
         for name in (*vars(current), "filename", "filename2", "strerror"):
             if isinstance(value := getattr(current, name, None), str):
                 setattr(current, name, redacted(value))
-        if hasattr(current, "request_info"):  # aiohttp's, of which the text is made
-            address = current.request_info.real_url.with_query(None)
-            current.request_info = current.request_info._replace(url=address, real_url=address)
+        asked: Any = current
+        if getattr(asked, "request_info", None) is not None:  # aiohttp makes its text of it
+            address = asked.request_info.real_url.with_query(None)
+            asked.request_info = asked.request_info._replace(url=address, real_url=address)

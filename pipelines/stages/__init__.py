@@ -24,7 +24,8 @@ def _tokens(statistics: Statistics) -> str:
     """The size, how much of a text is lost, and by how much different words become fewer."""
     size, heldout = f"{statistics['size']:,} tokens", statistics.get("heldout", {})
     if heldout.get("unknown_share", 0) >= _MUCH_UNKNOWN:
-        size += f", [UNK] is {heldout['unknown_share']:.1%} of held-out text: raise max_characters"
+        size += f", [UNK] is {heldout['unknown_share']:.1%} of held-out text"
+        size += ": raise max_characters" if statistics.get("characters_left_out") else ""
     merged = heldout.get("merged_share")
     if merged:
         return f"{size}; strip_accents merges {merged:.1%} of the different words"

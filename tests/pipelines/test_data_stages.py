@@ -182,7 +182,8 @@ def test_stray_blank_lines_are_refused_and_not_taken_for_the_ends_of_documents(
 
 
 def test_a_vocabulary_that_the_corpus_cannot_support_is_refused(small_corpus, small_context):
-    with pytest.raises(UserError, match=r"of 30,000 tokens.*give \d.*`max_characters` to 7500"):
+    remedy = r"too small for a vocabulary of 30,000 tokens.*give \d.*and `max_characters` to 7500"
+    with pytest.raises(UserError, match=remedy):
         build_vocabulary(VocabularySettings(size=30_000), small_corpus, small_context)
     with pytest.raises(UserError, match=r"less than the .* special tokens and characters"):
         build_vocabulary(VocabularySettings(size=100, num_unused=90), small_corpus, small_context)

@@ -75,8 +75,10 @@ def test_the_report_tells_how_many_words_lose_what_tells_them_apart():
         assert merged_share(set(), normalization) == 0
     told = VOCABULARY.headline({"size": 8_192, "heldout": {"merged_share": 0.4}})
     assert told == "8,192 tokens; strip_accents merges 40.0% of the different words"
-    told = VOCABULARY.headline({"size": 3_000, "heldout": {"unknown_share": 0.0725}})
-    assert told == "3,000 tokens, [UNK] is 7.2% of held-out text: raise max_characters"
+    for left_out, remedy in ((856, ": raise max_characters"), (0, "")):
+        figures = {"characters_left_out": left_out, "heldout": {"unknown_share": 0.0725}}
+        told = VOCABULARY.headline({"size": 3_000, **figures})
+        assert told == f"3,000 tokens, [UNK] is 7.2% of held-out text{remedy}"
     told = VOCABULARY.headline({"size": 30_522, "strips_accents": True})
     assert told == "30,522 tokens; texts lose accents and other marks"
 

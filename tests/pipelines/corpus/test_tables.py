@@ -133,7 +133,9 @@ def test_parts_depend_on_the_inputs_alone_and_never_mix_sources(tmp_path):
     assert inputs_fingerprint(files) != inputs_fingerprint(files[:4])
 
 
-@pytest.mark.parametrize("name", ["a.docx", "a.PNG", "a.tar.gz", "a.warc.gz", "a.xml.bz2"])
+@pytest.mark.parametrize(
+    "name", ["a.docx", "a.PNG", "a.tar.gz", "a.json", "a.warc.gz", "a.xml.bz2"]
+)
 def test_what_nothing_reads_is_refused_by_its_name(tmp_path, name):
     (tmp_path / name).write_text("words that could be taken for text\n" * 9)
     with pytest.raises(UserError, match=rf"{name} cannot be read: a corpus takes .*convert it, or"):

@@ -1,6 +1,7 @@
 """Baselines as an artifact, beside the figures of a version, and in the way of its alias."""
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -66,8 +67,14 @@ def test_a_label_without_a_heldout_item_is_named(
     heldout.write_text("\n".join(["text,label", *rows[40::2]]), encoding="utf-8")
     source = LabelledFile(path=str(train), heldout_path=str(heldout))
     dataset = build_dataset(DatasetSettings(source=source), None, models.context)
-    build_evaluation(finetuned(models, dataset, 0), dataset, models.context)
+    model = finetuned(models, dataset, 0)
+    build_evaluation(model, dataset, models.context)
     assert "no held-out item has the label b" in caplog.text
+    # As of a tagger: `described` finds such tags.
+    statistics = {**dataset.statistics, "only_held_out": ["B-LOC"]}
+    manifest = dataset.manifest.model_copy(update={"statistics": statistics})
+    build_evaluation(model, replace(dataset, manifest=manifest), models.context)
+    assert "no training item has the tag B-LOC: it counts as missed" in caplog.text
 
 
 def test_an_evaluation_and_a_card_have_them_beside_the_majority_class(
@@ -106,11 +113,13 @@ def test_what_a_linear_model_does_as_well_stays_a_candidate(models: Models, tmp_
 
     # The baselines' figures on a file of one's own stand beside the model's.
     path = tmp_path / "more.csv"
-    path.write_text("text,label\na b c e f g,yes\na b c d f g,no\n")
+    known = read_items(dataset, "train").rows[0]
+    rows = f"a b c e f g,yes\na b c d f g,no\n{known['text']},{known['label']}\n"
+    path.write_text(f"text,label\n{rows}")
     source = LabelledFile(path=str(path))
     store = models.context.store
     figures, _ = evaluate_file(models.tracker, "classifier/1", source, store)
     assert figures["baseline/TF-IDF/accuracy"] == 1.0
-    assert figures["items_trained_on"] == 0
+    assert figures["items_trained_on"] == 1
     figures, _ = evaluate_file(models.tracker, "classifier/1", source)
     assert not [name for name in figures if name.startswith("baseline/")]
