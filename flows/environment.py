@@ -153,6 +153,25 @@ def set_defaults(home: Path) -> None:
         os.environ.update(make_login(home).for_mlflow_clients(servers.mlflow_url))
 
 
+def _check_proxies() -> None:
+    """Raise UserError for a proxy that Prefect's client cannot use."""
+    import httpx
+
+    proxies = {name: proxy for name, proxy in getproxies().items() if name != "no"}
+    for name, proxy in proxies.items():
+        if proxy.startswith("socks") and find_spec("socksio") is None:
+            raise UserError(
+                f"a SOCKS proxy is set ({name}_proxy): unset it, or pip install 'httpx[socks]'"
+            )
+        try:
+            httpx.URL(proxy if "://" in proxy else f"http://{proxy}")
+        except httpx.InvalidURL as error:
+            raise UserError(
+                f"{name}_proxy is {redacted(proxy)}, which is no address ({error}); correct or "
+                "unset it"
+            ) from error
+
+
 def prepare_flows(home: Path) -> Callable[[], None]:
     """Make sure that flows of this process have a Prefect API to report to.
 
@@ -164,9 +183,7 @@ def prepare_flows(home: Path) -> Callable[[], None]:
         os.environ.setdefault(name, value)
     if not (Path.home() / ".prefect").is_dir():  # Prefect makes it when it is imported
         os.environ.setdefault("PREFECT_HOME", str(home / "prefect"))
-    is_socks = any(proxy.startswith("socks") for proxy in getproxies().values())
-    if is_socks and find_spec("socksio") is None:
-        raise UserError("a SOCKS proxy is set (ALL_PROXY): unset it, or pip install 'httpx[socks]'")
+    _check_proxies()
     try:
         from prefect.settings import get_current_settings
 

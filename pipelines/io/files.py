@@ -35,6 +35,7 @@ COMPRESSIONS: Final = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"
 # UTF-8, where deleting them is the fastest.
 CONTROL_BYTES: Final = bytes({*range(32), 127} - {9, 10, 13})
 SAMPLE_BYTES: Final = 65536
+BYTE_ORDER_MARK: Final = "\ufeff"
 _BOMS_UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _DECOMPRESSION_ERRORS: Final = (EOFError, OSError, zlib.error, lzma.LZMAError, zstd.ZstdError)
 _ANSWER_SECONDS: Final = 5
@@ -255,6 +256,15 @@ def open_text(path: str, encoding: str = "utf-8", *, newline: str = "\n") -> Ite
             io.TextIOWrapper(stream, encoding=named, newline=newline) as text,
         ):
             yield text
+
+
+def check_no_mark(line: str, place: str) -> None:
+    """Raise UserError for a byte order mark before a line that is not a file's first one."""
+    if line.startswith(BYTE_ORDER_MARK):
+        raise UserError(
+            f"{place} begins with a byte order mark; remove the mark, and the names of the columns "
+            "behind it: were files joined?"
+        )
 
 
 @contextmanager

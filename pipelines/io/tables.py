@@ -1,7 +1,8 @@
-"""Tables in files: CSV and TSV, JSON lines and Parquet, row by row; CoNLL's columns, SQuAD's JSON.
+"""Tables in files: CSV and TSV, JSON lines and Parquet, row by row; SQuAD's JSON.
 
 One set of rules for labelled data, corpora and batches. Values are as written: `NA`, `null` and
-`01` are texts. Quotes enclose fields, but not between tabs, where they are ordinary characters.
+`01` are texts. Quotes enclose fields, but not between the tabs of a file that is not called .csv:
+there they are ordinary characters.
 """
 
 import codecs
@@ -10,10 +11,9 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from pydantic import Field, field_validator
@@ -22,6 +22,7 @@ from pipelines.errors import UserError
 from pipelines.io.files import (
     SAMPLE_BYTES,
     check_is_no_pointer,
+    check_no_mark,
     format_suffix,
     open_binary,
     open_text,
@@ -37,10 +38,8 @@ _FORMATS: Final = {
     ".parquet": "parquet",
 }  # fmt: skip
 _ROWS_AT_ONCE: Final = 1024
+_FEW_VALUES: Final = 1000  # of a column of classes
 _BUFFER_BYTES: Final = 2**20  # without a buffer a row group is read whole
-_BLANKS: Final = re.compile(" +")
-# A comment ("# sent_id = 1"), or ten columns of which the first is a number.
-_CONLL_U: Final = re.compile(r"# *\S+ *= |\d+([-.]\d+)?(\t[^\t]*){9}$")
 _LONE_SURROGATES: Final = re.compile("[\ud800-\udfff]")
 
 TableFormat = Literal["delimited", "jsonl", "parquet"]
@@ -149,11 +148,19 @@ def check_column(name: str, columns: Sequence[str], place: str, setting: str) ->
 def _delimited_rows(path: str, settings: TableSettings) -> Iterator[Any]:
     """The names of the columns first, then every row; blank lines are passed over."""
     delimiter = delimiter_of(path, settings)
-    quoted = delimiter != "\t"
+    quoted = delimiter != "\t" or format_suffix(path) == ".csv"
+    swallowed = _SwallowedRows(delimiter)
+    raw: list[str] = []  # lines of the row
+
+    def kept(lines: Iterable[str]) -> Iterator[str]:
+        for line in lines:
+            raw.append(line)
+            yield line
+
     csv.field_size_limit(LONGEST_RECORD_BYTES)
     with open_text(path, settings.encoding, newline="") as lines:
         reader = csv.reader(
-            lines,
+            kept(lines),
             delimiter=delimiter,
             quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE,
             strict=quoted,
@@ -161,9 +168,11 @@ def _delimited_rows(path: str, settings: TableSettings) -> Iterator[Any]:
         columns: list[str] = []
         while True:
             line = reader.line_num + 1
+            raw.clear()
             try:
                 cells = next(reader)
             except StopIteration:
+                swallowed.check(path)
                 return
             except csv.Error as error:
                 raise UserError(
@@ -173,6 +182,8 @@ def _delimited_rows(path: str, settings: TableSettings) -> Iterator[Any]:
                 ) from error
             if not any(cell.strip() for cell in cells) and len(cells) < 2:
                 continue
+            check_no_mark(cells[0], f"line {line:,} of {path}")
+            _check_quotes(cells, raw[0], delimiter, quoted, not columns, f"line {line:,} of {path}")
             if not columns:
                 if settings.no_header:
                     columns = [str(number) for number in range(1, len(cells) + 1)]
@@ -187,12 +198,70 @@ def _delimited_rows(path: str, settings: TableSettings) -> Iterator[Any]:
                     "joined?"
                 )
             if len(cells) == len(columns):
+                swallowed.look(line, raw, cells)
                 yield Row(line, dict(zip(columns, cells, strict=True)))
             else:
                 raise UserError(
                     f"line {line:,} of {path} has {len(cells)} columns where the first row has "
                     f"{len(columns)}; correct or remove it"
                 )
+
+
+def _check_quotes(
+    cells: Sequence[str], line: str, delimiter: str, quoted: bool, are_names: bool, place: str
+) -> None:
+    """Raise UserError for quotes around a cell that stay part of it."""
+    if not quoted:
+        enclosed = [cell for cell in cells if len(cell) > 1 and cell[0] == cell[-1] == '"']
+        if any(are_names or '""' in cell[1:-1] for cell in enclosed):
+            raise UserError(
+                f"{place} has quotes around {enclosed[0][:40]}, which are ordinary characters "
+                "between tabs; rename the file to .csv and set `delimiter` to a tab"
+            )
+    elif f'{delimiter} "' in line:
+        enclosed = [cell for cell in cells if cell[:1] == " " and cell.strip()[:1] == '"']
+        if enclosed:
+            raise UserError(
+                f"{place} has a blank before the quotes of{enclosed[0][:40]}, which become part "
+                "of the text; remove the blanks before quotes"
+            )
+
+
+class _SwallowedRows:
+    """Lines within a cell that a stray quote, closed by a later one, made part of it.
+
+    They look like rows: they have as many columns, and in another column than that cell's a value
+    that other rows have.
+    """
+
+    def __init__(self, delimiter: str) -> None:
+        self._delimiter = delimiter
+        self._values: dict[int, set[str]] = {}  # by column, of those that have few
+        self._suspects: list[tuple[int, int, list[str]]] = []  # line, column of the cell, values
+
+    def look(self, line: int, raw: Sequence[str], cells: Sequence[str]) -> None:
+        """Take the row that begins in `line` into account."""
+        for place, cell in enumerate(cells):
+            values = self._values.setdefault(place, set())
+            if len(values) < _FEW_VALUES:
+                values.add(cell)
+        if len(raw) > 1:
+            inside = next((place for place, cell in enumerate(cells) if "\n" in cell), 0)
+            for text in raw[:-1]:
+                values_of_line = text.rstrip("\r\n").split(self._delimiter)
+                if len(values_of_line) == len(cells):
+                    self._suspects.append((line, inside, values_of_line))
+
+    def check(self, path: str) -> None:
+        """Raise UserError where a cell holds lines that look like rows of the file."""
+        for line, inside, cells in self._suspects:
+            for place, cell in enumerate(cells):
+                values = self._values[place]
+                if place != inside and cell and cell in values and len(values) < _FEW_VALUES:
+                    raise UserError(
+                        f"the row that begins in line {line:,} of {path} has other rows within its "
+                        "quotes; correct the quotes, or write JSON lines"
+                    )
 
 
 def _json_rows(path: str, settings: TableSettings) -> Iterator[Any]:
@@ -268,56 +337,6 @@ def squad_questions(path: str, encoding: str) -> Iterator[tuple[str, dict[str, A
             f"{path} does not have SQuAD's structure ({type(error).__name__}: {error}); fetch it "
             "again, or give JSONL with question, context and answers"
         ) from error
-
-
-def tagged_sentences(path: str, encoding: str) -> Iterator[tuple[int, list[str], list[str]]]:
-    """Sentences of CoNLL's columns: a word and its tag a line, an empty line after a sentence.
-
-    Of each, the number of its first line, its words and its tags. Tabs separate the columns of a
-    line that has any, and blanks those of the others. The word is in the first column and the tag
-    in the last. `-DOCSTART-` lines are passed over. Raises UserError for a line that is none, for
-    CoNLL-U, and where the first column numbers the words.
-    """
-    with open_text(path, encoding) as lines:
-        width = first = 0
-        words: list[str] = []
-        tags: list[str] = []
-        for number, line in enumerate(chain(lines, [""]), start=1):
-            text = line.strip("\r\n")
-            if not text.strip("\t "):
-                if words:
-                    counted = [str(place) for place in range(1, len(words) + 1)]
-                    if width > 2 and len(words) > 1 and words == counted:
-                        raise UserError(
-                            f"the first column of {path} numbers the words; leave it out, so that "
-                            "the first column holds the words and the last one the tags"
-                        )
-                    yield first, words, tags
-                words, tags = [], []
-                continue
-            if text.startswith("-DOCSTART-"):
-                continue
-            if _CONLL_U.match(text):
-                raise UserError(
-                    f"line {number:,} of {path} is CoNLL-U; write a file of two columns with the "
-                    "FORM and the tag of every word, such as its UPOS"
-                )
-            cells = text.split("\t") if "\t" in text else _BLANKS.split(text.strip(" "))
-            width = width or len(cells)
-            if len(cells) != width or width < 2:
-                raise UserError(
-                    f"line {number:,} of {path} has {len(cells)} columns, not {max(2, width)}: "
-                    f"{text[:60]!r}; correct or remove it"
-                )
-            word, tag = cells[0].strip(" "), cells[-1].strip(" ")
-            if not word or not tag:
-                raise UserError(
-                    f"line {number:,} of {path} has no {'tag' if word else 'word'}: {text[:60]!r}; "
-                    "correct or remove it"
-                )
-            first = first if words else number
-            words.append(word)
-            tags.append(tag)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipelines.errors import UserError
-from pipelines.io.files import format_suffix, open_text
+from pipelines.io.files import check_no_mark, format_suffix, open_text
 from pipelines.io.tables import TableSettings, open_table, table_format
 
 Table = dict[str, list[Any]]  # columns of one length
@@ -77,6 +77,7 @@ def read_shards(
 def _lines(path: str, settings: TableSettings | None) -> Iterator[tuple[int, list[Any]]]:
     with open_text(path, (settings or TableSettings()).encoding) as text:
         for number, line in enumerate(text):
+            check_no_mark(line, f"line {number + 1:,} of {path}")
             if line.strip():
                 yield number, [line.strip()]
 

@@ -44,7 +44,7 @@ CORPUS = Stage(
     name="corpus",
     title="corpus",
     kind="corpus",
-    version=3,
+    version=4,
     headline=lambda statistics: f"{statistics['train']['documents']:,} training documents",
 )
 VOCABULARY = Stage(
@@ -64,7 +64,7 @@ PRETRAINING = Stage(
     version=4,
     headline=lambda statistics: f"{statistics['num_parameters']:,} parameters",
 )
-DATASET = Stage(name="dataset", title="dataset", kind="dataset", version=5, headline=_items)
+DATASET = Stage(name="dataset", title="dataset", kind="dataset", version=6, headline=_items)
 FINETUNING = Stage(
     name="finetuning", title="fine-tuning", kind="finetuned", version=4, headline=_score
 )

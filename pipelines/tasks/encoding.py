@@ -1,9 +1,10 @@
 """Items as the encoder reads them, as answers ask for them, and as training takes its batches."""
 
+import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,6 +25,14 @@ from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.errors import UserError
 from pipelines.tasks import BadItemError, Item, Reading, TaskExamples
 from pipelines.train.ranks import sum_over_ranks
+
+# Cyrillic and Greek small letters by the Latin ones that they look like, and dashes; the marks that
+# choose between two pictures of a sign are not seen at all.
+_LOOKS_LIKE: Final = {
+    **str.maketrans("авеёкмнорстухіјѕԁһԛԝαεικνορτυχ−‐‑–—", "abeëkmhopctyxijsdhqwaeikvoptux-----"),
+    **dict.fromkeys(range(0xFE00, 0xFE10)),
+}
+_WHOLE_NUMBER: Final = re.compile(r"-?\d+(\.0+)?")
 
 
 def check_texts(record: Mapping[str, Any], *names: str) -> None:
@@ -66,11 +75,17 @@ def check_known(heldout: set[str], known: Sequence[str]) -> None:
 
 
 def check_distinct(labels: Iterable[str]) -> None:
-    """Raise UserError where two labels differ only in case, width, blanks or invisible marks."""
+    """Raise UserError where two labels differ only in what nobody sees or means.
+
+    That is case, width, blanks, invisible marks, letters of two scripts that look the same, kinds
+    of dashes, and how a whole number is written (1, 01, 1.0).
+    """
     seen: dict[str, str] = {}
-    for label in labels:
-        letters = unicodedata.normalize("NFKC", label).casefold()
+    for label in dict.fromkeys(labels):
+        letters = unicodedata.normalize("NFKC", label).casefold().translate(_LOOKS_LIKE)
         shown = "".join(c for c in letters if c.isprintable() and not c.isspace())
+        if _WHOLE_NUMBER.fullmatch(shown):
+            shown = str(int(shown.partition(".")[0]))
         other = seen.setdefault(shown, label)
         if other != label:
             raise UserError(f"the labels {other!r} and {label!r} look the same; write them alike")

@@ -137,7 +137,10 @@ def _names(labels: Any) -> list[str]:
     if labels is None:
         raise BadItemError("have its labels, or an empty list where there are none", "none")
     if not isinstance(labels, list):
-        raise BadItemError("have its labels in a list or between separators", repr(labels)[:60])
+        raise BadItemError(
+            "have its labels in a list, or in a text between what label_separator names (a comma)",
+            repr(labels)[:60],
+        )
     if not all(isinstance(label, str) for label in labels):
         must = 'have the names of its labels as texts, such as ["3"]'
         raise BadItemError(must, f"{labels!r:.60}")

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,8 @@ from pipelines.tasks import (
 )
 from pipelines.tasks.encoding import Sequences, check_texts, outputs
 from pipelines.tasks.scoring import WeightedScore, mean
+
+_ENOUGH_ANSWERS: Final = 8  # to tell that none is the first one by chance
 
 
 class Choices(TaskFamily):
@@ -65,6 +67,12 @@ class Choices(TaskFamily):
                 "all questions need the same number of choices, found "
                 + ", ".join(f"{count} with {number}" for number, count in sorted(numbers.items()))
                 + "; leave out the others"
+            )
+        answers = [item["answer"] for item in (*train, *heldout)]
+        if min(answers) > 0 and len(answers) >= _ENOUGH_ANSWERS:
+            raise UserError(
+                f"the first choice, 0, is the answer to none of {len(answers)} questions; count "
+                "the choices from 0, or shuffle them"
             )
         return ()
 

@@ -39,7 +39,7 @@ class Regression(TaskFamily):
     def item(self, record: Mapping[str, Any]) -> Item:
         label = record["label"]
         try:
-            value = float(label)
+            value = math.nan if "_" in label else float(label)  # Python takes 1_000 for a number
         except (ValueError, TypeError):  # a list has no number either
             value = math.nan
         if not math.isfinite(value):

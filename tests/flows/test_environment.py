@@ -113,6 +113,9 @@ def test_without_any_settings_an_api_of_the_home_is_used(tmp_path: Path) -> None
 
 def test_what_prefect_cannot_read_or_reach_is_one_sentence(tmp_path: Path) -> None:
     assert "a SOCKS proxy is set" in asked(tmp_path, ALL_PROXY="socks5://127.0.0.1:9")[1]
+    reason = asked(tmp_path, http_proxy="http://u:secret@nonsense:::x", no_proxy="localhost,::1")[1]
+    assert "http_proxy is http://" in reason and "which is no address" in reason
+    assert "secret" not in reason and "Traceback" not in reason
     (tmp_path / ".prefect").mkdir()
     (tmp_path / ".prefect/profiles.toml").write_text('active = "work')
     last = asked(tmp_path)[1].splitlines()[-1]

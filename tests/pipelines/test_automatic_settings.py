@@ -40,11 +40,13 @@ def context(tmp_path: Path) -> StageContext:
 def dataset(context: StageContext, folder: Path, family: str = "classification") -> Artifact:
     if family == "tagging":
         name, head, items = "items.txt", "", "good A\none B\n\nbad C\none B\n\n"
+        other = "one B\ngood A\n\n"
     else:
         name, head, items = "items.csv", "text,label\n", "good one,x\nbad one,y\n"
+        other = "one good,x\n"
     path, heldout = folder / name, folder / f"heldout-{name}"
     path.write_text(head + items * 20)
-    heldout.write_text(head + items)
+    heldout.write_text(head + items + other)
     source = {"kind": "labelled_file", "path": str(path), "heldout_path": str(heldout)}
     settings: dict[str, Any] = {"family": family, "source": source}
     return build_dataset(DatasetSettings.model_validate(settings), None, context)

@@ -34,17 +34,34 @@ def rows(labels: list[str]) -> str:
         (rows([*["a", "b"] * 20, ""]), "must have a label, found none in line 42"),
         (rows(["spam", "Spam\u200b"] * 20), r"'Spam\\u200b' and 'spam' look the same; write them"),
         (rows([*["caf\u00e9", "b"] * 20, "cafe\u0301"]), "look the same; write them alike"),
-        ("text,label\n\u200b,a\n", "must have a text, found none in line 2"),
+        *((rows([one, two] * 20), "look the same; write them alike") for one, two in (
+            ("\u2764", "\u2764\ufe0f"), ("po", "p\u043e"), ("-1", "\u22121"), ("1", "01"),
+            ("\u0661", "1"), ("A", "\u0410"),
+        )),
+        (rows(["2", "2.0", "x"] * 20), "'2' and '2.0' look the same"),
+        (rows(["10", "100", "1.5a", "\u043d\u0435\u0442"] * 20), None),
+        *((f"text,label\n{text},a\n", "must have a text, found none in line 2")
+          for text in ("\u200b", "\u00ad\u200d")),
         (rows(["0.0", "4.8"] * 20), r"numbers with fractions \(0.0, 4.8\).*family=regression"),
         ("\u200ftext,label\nx,1\n", r"has no column 'text', only '\\u200ftext', label; set"),
         ("", "holds no labelled items"),
     ],
-)
+)  # fmt: skip
 def test_a_small_file_is_checked_as_the_stage_would(tmp_path, content, message):
     path = tmp_path / "a.csv"
     path.write_text(content)
     with pytest.raises(UserError, match=message) if message else nullcontext():
         check(path)
+
+
+def test_a_column_is_read_once_and_a_number_has_no_underscores(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text(rows(["1_000", "2"] * 20))
+    with pytest.raises(UserError, match="have a number as its label, found '1_000' in line 2"):
+        check(path, "regression")
+    source = LabelledFile(path=str(path), second_text_column="text")
+    with pytest.raises(UserError, match=r"second_text_column.* name the column 'text' twice"):
+        check_inputs(DatasetSettings(source=source))
 
 
 def test_numbers_that_float32_cannot_tell_apart_are_refused(tmp_path):

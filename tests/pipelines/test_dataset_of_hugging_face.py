@@ -125,7 +125,7 @@ def test_the_class_of_an_answer_is_its_index(tmp_path: Path) -> None:
             "label": ClassLabel(names=["A", "B", "C"]),
         }
     )
-    row = {"text": ["x"] * 20, "choices": [["C", "A", "B"]] * 20, "label": [2] * 20}
+    row = {"text": ["x"] * 20, "choices": [["C", "A", "B"]] * 20, "label": [2, 0] * 10}
     found = Dataset.from_dict(row, features=features)
     found.to_parquet(tmp_path / "mmlu.parquet")
     assert of_file(tmp_path / "mmlu.parquet", "multiple_choice")[0]["answer"] == 2
@@ -140,7 +140,7 @@ def test_the_class_of_an_answer_is_its_index(tmp_path: Path) -> None:
     [
         ({"split": "nowhere"}, "has no split nowhere of the configuration .default."),
         ({"heldout_split": "dev"}, "no split dev"),
-        ({"heldout_split": "train"}, "train holds the items that are trained on"),
+        ({"heldout_split": "train"}, "every item of train is trained on"),
         ({"dataset": ""}, "needs the name of a dataset"),
         ({"label_column": "answer"}, "has no column 'answer', only text, second_text"),
     ],

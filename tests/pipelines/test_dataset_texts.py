@@ -103,6 +103,9 @@ def test_ones_own_heldout_file_is_taken_as_it_is(tmp_path: Path, context: StageC
     _write(tmp_path / "dev.tsv", [("another", "unknown"), ("one more", "rare")] * 2)
     with pytest.raises(UserError, match=r"\[.unknown.\] are only among .* add training texts with"):
         build_dataset(DatasetSettings(source=source), None, context)
+    _write(tmp_path / "dev.tsv", _rows(40)[20:0:-1])
+    with pytest.raises(UserError, match=r"every item of .*dev.tsv is trained on; leave it out"):
+        build_dataset(DatasetSettings(source=source), None, context)
 
 
 def test_a_group_is_never_divided(tmp_path: Path, context: StageContext) -> None:
@@ -161,7 +164,7 @@ def test_texts_that_differ_in_case_or_blanks_and_turned_pairs_stand_on_one_side(
     assert dataset.statistics["heldout_also_in_train"] == 0
     assert dataset.statistics["items"]["heldout"] % 2 == 0
     both = LabelledFile(path=str(path), heldout_path=f"{tmp_path}/../{tmp_path.name}/{path.name}")
-    with pytest.raises(UserError, match="holds the items that are trained on; leave it out, and"):
+    with pytest.raises(UserError, match=r"every item of .* is trained on; leave it out, and"):
         build_dataset(DatasetSettings(source=both), None, context)
 
 

@@ -41,7 +41,17 @@ def test_the_name_or_a_setting_says_what_separates_columns(tmp_path: Path) -> No
 
 def test_quotes_enclose_between_commas_and_are_characters_between_tabs(tmp_path: Path) -> None:
     assert rows(tmp_path / "a.csv", 'text,n\n"a ""b""\nc",1\n') == [('a "b"\nc', "1")]
-    assert rows(tmp_path / "a.tsv", 'text\tn\n"a\t1\nb"\t2\n') == [('"a', "1"), ('b"', "2")]
+    odd = 'text\tn\n"a\t1\nb"\t2\n"c"\t3\n'
+    assert rows(tmp_path / "a.tsv", odd) == [('"a', "1"), ('b"', "2"), ('"c"', "3")]
+    whole = 'text\tn\n"a ""b""\tc"\t1\n'
+    assert rows(tmp_path / "tabs.csv", whole, delimiter="\t") == [('a "b"\tc', "1")]
+    refused = "which are ordinary characters between tabs; rename the file to .csv and set"
+    for text in ('"text"\tn\na\t1\n', 'text\tn\n"a ""b"""\t1\n'):
+        with pytest.raises(UserError, match=f'quotes around "(text|a ""b"")", {refused}'):
+            rows(tmp_path / "a.tsv", text)
+    with pytest.raises(UserError, match=r'line 2 of .* has a blank before the quotes of "a",'):
+        rows(tmp_path / "a.csv", 'n,text\n1, "a"\n')
+    assert rows(tmp_path / "a.csv", 'n,text\n1," ""a"""\n') == [("1", ' "a"')]
 
 
 def test_a_stray_quote_refuses_the_file_and_loses_no_rows(tmp_path: Path) -> None:
@@ -50,6 +60,22 @@ def test_a_stray_quote_refuses_the_file_and_loses_no_rows(tmp_path: Path) -> Non
         path.write_text("text,n\na,0\n" + line + "b,1\n" * 990)
         with pytest.raises(UserError, match=r"row that begins in line 3 of .*correct its quotes"):
             list(open_table(str(path)).rows)
+
+
+@pytest.mark.parametrize(
+    "swallowed",
+    ['"he said,b\n{}so it was",b\n', 'b,"he said\n{}b,so it was"\n'],
+)
+def test_rows_that_a_closed_quote_swallows_are_missed(tmp_path: Path, swallowed: str) -> None:
+    first = swallowed.startswith("b")
+    more = "".join(("b,text {}\n" if first else "text {},b\n").format(n) for n in range(2))
+    header, plain = ("label,text\n", "b,one\n") if first else ("text,label\n", "one,b\n")
+    for between in (more, ""):
+        text = header + plain + swallowed.format(between) + plain
+        with pytest.raises(UserError, match=r"begins in line 3 of .* has other rows within its"):
+            rows(tmp_path / "a.csv", text)
+    letters = 'text,label\n"Dear John,\nwell, b\nlove",a\none,b\n'
+    assert rows(tmp_path / "a.csv", letters)[0] == ("Dear John,\nwell, b\nlove", "a")
 
 
 def test_values_stay_as_they_are_written(tmp_path: Path) -> None:
@@ -116,6 +142,9 @@ def test_compressed_lines_of_json_with_keys_that_come_later(
         ("a.tsv", "a\tb\none\n", "line 2 of .*has 1 columns where the first row has 2"),
         ("a.csv", "a,b\nx,y\nspam,hello, you\n", "line 3 of .*has 3 columns"),
         ("a.csv", "a,b\n1,2\na,b\n", "line 3 of .* names the columns once more; remove it"),
+        *((name, f"a{part}b\n1{part}2\n\ufeffa{part}b\n3{part}4\n",
+           "line 3 of .* byte order mark; remove the mark, and the names of the columns behind it")
+          for name, part in (("a.csv", ","), ("a.tsv", "\t"))),
         ("a.csv", "a,b\r1,2\r", "lines of .* end in carriage returns alone"),
         ("a.csv", "a,б\r1,2\r".encode("utf-16"), "lines of .* end in carriage returns alone"),
         ("a.jsonl", '{"a": 1}\n'.encode("utf-32"), "is not text: .* control characters"),

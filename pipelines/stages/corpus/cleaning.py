@@ -6,8 +6,12 @@ from typing import Final
 
 import blingfire
 
-from pipelines.io.files import CONTROL_BYTES
+from pipelines.io.files import BYTE_ORDER_MARK, CONTROL_BYTES
 
+# Vertical tab, form feed and the separators of files, groups and records end a line, that of units
+# parts words; other controls part nothing.
+_SEPARATORS: Final = bytes.maketrans(b"\x0b\x0c\x1c\x1d\x1e\x1f", b"\n\n\n\n\n ")
+_OTHER_CONTROLS: Final = bytes({*CONTROL_BYTES} - {11, 12, *range(28, 32)})
 _C1_CONTROLS: Final = re.compile("[\x80-\x84\x86-\x9f]")
 _LINE_SEPARATORS: Final = re.compile("[\x85\u2028\u2029]")
 _OTHER_SPACE: Final = re.compile(r"[^\S\n ]")
@@ -28,13 +32,13 @@ def mend(text: str) -> str:
     White space inside a line becomes a single blank.
     """
     data = text.encode("utf-8", "replace")  # an escape may have made half a surrogate pair
-    without_controls = data.translate(None, CONTROL_BYTES)
-    if len(without_controls) < len(data) or not text.isascii():
+    without_controls = data.translate(_SEPARATORS, _OTHER_CONTROLS)
+    if without_controls != data or not text.isascii():
         text = without_controls.decode()
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     if not text.isascii():
-        text = _LINE_SEPARATORS.sub("\n", text)
+        text = _LINE_SEPARATORS.sub("\n", text.replace(BYTE_ORDER_MARK, ""))
         text = _OTHER_SPACE.sub(" ", unicodedata.normalize("NFC", _C1_CONTROLS.sub("", text)))
     text = text.replace("\t", " ")
     while "  " in text:

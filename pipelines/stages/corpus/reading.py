@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import IO, Any, Final
 
 from pipelines.io.files import (
+    BYTE_ORDER_MARK,
     check_has_lines,
     decoded,
     encoding_of,
@@ -27,11 +28,13 @@ from pipelines.stages.corpus.sources import RawDocument, Span, check_columns
 
 PIECE_BYTES: Final = 4 * 2**20
 _LONGEST_LINE_BYTES: Final = 256 * 2**20  # of JSON
-_BYTE_ORDER_MARK: Final = "\ufeff"
 _BLOCK_BYTES: Final = 2**20
 _OVERLAP_BYTES: Final = 4096  # read before a span, to see the boundary that ends where it begins
 # What parts two documents. A heading belongs to the document it begins.
-_BLANK_LINE: Final = re.compile(rb"\n[ \t\r]*\n\s*")
+# White space in UTF-8: no-break, of U+2000 to U+200A, narrow and ideographic blanks are some, too.
+_WHITE: Final = rb"[ \t\r\v\f]|\xc2\xa0|\xe2\x80[\x80-\x8a\xaf]|\xe3\x80\x80"
+_BLANK_LINE: Final = re.compile(rb"\n(?:%b)*\n(?:\n|%b)*" % (_WHITE, _WHITE))
+_LONGEST_WHITE_BYTES: Final = 3
 _JSON_LINE: Final = re.compile(rb"\n+")
 _BOUNDARIES: Final = {
     "file": None,
@@ -59,7 +62,7 @@ def read_text(settings: TextFiles, span: Span, dropped: Counter[str]) -> Iterato
         for number, (data, continues) in enumerate(documents):
             if continues and group is None:
                 group = content_hash(f"{span.file.digest} {span.begin} {number}")
-            text = mend(data.decode().removeprefix(_BYTE_ORDER_MARK))
+            text = mend(data.decode())
             sentences = None
             if settings.layout == "sentences":
                 sentences = tuple(line for line in text.split("\n") if line)
@@ -108,7 +111,7 @@ def _json_rows(settings: TextFiles, span: Span) -> Iterator[Values]:
     with _open_as_utf8(path, settings.encoding) as stream:
         for line, _ in cut_documents(stream, span, _JSON_LINE, _LONGEST_LINE_BYTES):
             if not line.isspace():
-                text = line.decode().removeprefix(_BYTE_ORDER_MARK)
+                text = line.decode().removeprefix(BYTE_ORDER_MARK)
                 yield json_object(text, f"the line {text[:40]!r} of {path}")
 
 
@@ -155,7 +158,7 @@ def cut_documents(
         at_end = not block
         buffer += block
         for match in boundary.finditer(buffer, begin or 0) if boundary else ():
-            if match.end() == len(buffer) and not at_end:
+            if len(buffer) - match.end() < _LONGEST_WHITE_BYTES and not at_end:
                 break  # the boundary may go on in the next block
             if begin is not None and match.start() > begin:
                 yield buffer[begin : match.start()], False

@@ -23,7 +23,6 @@ from pipelines.stages.dataset.settings import (
 )
 from pipelines.tasks import BadItemError, Item, Items, TaskFamily, family
 
-_INVISIBLE: Final = "\u200b\u2060\ufeff"  # white space that Python's `strip` leaves
 _ITEMS_INSPECTED: Final = 5000  # of a large file or split, before a run begins
 
 
@@ -59,7 +58,7 @@ def read_labelled(
     for record in islice(records, limit):
         try:
             text = record.fields.get("text")
-            if family.form != "rows" and isinstance(text, str) and not text.strip(_INVISIBLE):
+            if family.form != "rows" and isinstance(text, str) and not _is_visible(text):
                 raise BadItemError("have a text", "none")
             item = family.item(record.fields)
         except BadItemError as error:
@@ -81,10 +80,9 @@ def read_parts(source: Source, family: TaskFamily, *, limit: int | None = None) 
         return divided(items, family, source.heldout_fraction, source.seed)
     others = read_labelled(heldout, family, source, limit=limit)
     parts = Parts([each.item for each in items], [each.item for each in others])
-    if parts.train == parts.heldout:
+    if {*map(repr, parts.heldout)} <= {*map(repr, parts.train)}:
         raise UserError(
-            f"{heldout} holds the items that are trained on; leave it out, and a share of them is "
-            "held out"
+            f"every item of {heldout} is trained on; leave it out, and a share of them is held out"
         )
     are_pairs = [any(item.get("second_text") for item in part) for part in parts]
     if are_pairs[0] != are_pairs[1]:
@@ -166,6 +164,11 @@ def _joined_groups(items: Sequence[Grouped]) -> list[str]:
             if ours != theirs:
                 joined[ours] = theirs
     return [first_of(group) for group in groups]
+
+
+def _is_visible(text: str) -> bool:
+    """Whether there is more than white space and invisible marks."""
+    return any(letter.isprintable() and not letter.isspace() for letter in text)
 
 
 def folded(text: str) -> str:

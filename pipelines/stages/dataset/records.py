@@ -14,11 +14,14 @@ form a record has the fields
 | rows | every column by its own name |
 """
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from pipelines.errors import UserError
+from pipelines.io.conll import tagged_sentences
 from pipelines.io.files import format_suffix
 from pipelines.io.hugging_face import rows_of
 from pipelines.io.tables import (
@@ -28,7 +31,6 @@ from pipelines.io.tables import (
     open_table,
     squad_questions,
     table_format,
-    tagged_sentences,
 )
 from pipelines.stages.dataset.settings import LabelledDataset, LabelledFile
 from pipelines.tasks import Form
@@ -50,6 +52,8 @@ _FIELDS: Final[dict[Form, dict[str, str]]] = {
 _OPTIONAL: Final = {
     ("texts", "second_text"), ("label_lists", "second_text"), ("pairs", "label"),
 }  # fmt: skip
+# Brackets around labels, zeros and ones for each, and what separates them in other files.
+_OTHER_LISTS: Final = re.compile(r"^\s*[\[{(]|^[01](\s+[01])+$|[;|]")
 _FEATURES: Final = b"huggingface"  # under which `datasets` describes the columns of a Parquet file
 
 
@@ -169,6 +173,9 @@ def _columns_of_fields(
             check_column(name or field, columns, place, setting)
         if (name or field) in columns:
             column_of[field] = name or field
+    twice = [name for name, count in Counter(column_of.values()).items() if count > 1]
+    if twice:
+        raise UserError(f"{', '.join(settings.values())} name the column {twice[0]!r} twice")
     for name in source.choice_columns or (("choices",) if form == "choices" else ()):
         check_column(name, columns, place, "choice_columns")
     if form == "choices" and not source.choice_columns:
@@ -194,8 +201,8 @@ def _cell(value: Any) -> Any:
 
 def _labels(value: Any, separator: str) -> Any:
     """Any number of labels, in a list or a text; null is none at all, an empty text no label."""
-    if isinstance(value, str) and value.strip().startswith("["):
-        return value  # a list that is written out, which nothing here reads
+    if isinstance(value, str) and _OTHER_LISTS.search(value.replace(separator, "")):
+        return value  # a list that nothing here reads
     if isinstance(value, str):
         return [label for part in value.split(separator) if (label := part.strip())]
     if isinstance(value, list):
@@ -236,6 +243,8 @@ def _squad_fields(name: str, question: Mapping[str, Any]) -> dict[str, Any]:
         else:
             pairs = [(answer["text"], answer["answer_start"]) for answer in answers]
         texts, starts = [text for text, _ in pairs], [int(start) for _, start in pairs]
+        if starts != [float(start) for _, start in pairs]:
+            raise ValueError("a place between two characters")
     except (ValueError, TypeError, KeyError, OverflowError):
         return {**fields, "answers": answers, "starts": None}
     return {**fields, "answers": texts, "starts": starts}

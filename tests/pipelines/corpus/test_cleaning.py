@@ -22,6 +22,8 @@ from tests.pipelines.small_data import invented_text
         ("a \t b\u00a0\u3000c \n d", "a b c\nd"),
         ("a\u2028b\u2029c\u0085d", "a\nb\nc\nd"),
         ("a\ud800b", "a?b"),
+        ("One.\x0bTwo\x1fwords.\x0c\x00Th\x01ree.", "One.\nTwo words.\nThree."),
+        ("\ufeffक\ufeffa", "कa"),
     ],
 )
 def test_text_is_mended(text, expected):

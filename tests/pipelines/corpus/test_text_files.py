@@ -38,6 +38,9 @@ def texts(path: Path, layout: str, span: tuple[int, int | None] = (0, None), **s
         ("line", "One.\r\nTwo.\n\nThree.", ["One.", "Two.", "Three."]),
         ("blank_line", BLOCKS, ["One.\nTwo.", "Three.", "Four\nfive."]),
         ("sentences", BLOCKS, ["One.\nTwo.", "Three.", "Four\nfive."]),
+        ("blank_line", "One.\n\u00a0\nTwo.\n\u3000\u3000\nThree.", ["One.", "Two.", "Three."]),
+        ("sentences", "一。\n\u202f\t\n二。\n", ["一。", "二。"]),
+        ("line", "\ufeffOne.\n\ufeffTwo.", ["One.", "Two."]),
         (
             "headings",
             WIKITEXT,
@@ -59,7 +62,8 @@ def test_spans_divide_a_file_without_losing_or_repeating_a_document(
     monkeypatch.setattr(reading, "_OVERLAP_BYTES", overlap)
     monkeypatch.setattr(reading, "_BLOCK_BYTES", 2 * overlap)
     path = tmp_path / "text.txt"
-    path.write_bytes((WIKITEXT + BLOCKS + WIKITEXT).encode())
+    odd = BLOCKS.replace(" ", "\u3000\u00a0\u2003")
+    path.write_bytes((WIKITEXT + odd + WIKITEXT).encode())
     whole = texts(path, layout)
     size = path.stat().st_size
     for edge in range(1, size + 1, 2):

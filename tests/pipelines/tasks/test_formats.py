@@ -66,9 +66,10 @@ def test_a_file_without_a_column_is_refused_with_the_setting_that_names_it(
         (["a", "a"], "name each of its labels once"),
         (["b", 27], "the names of its labels as texts"),
         (None, "have its labels, or an empty list where there are none, found none in line 2"),
-        ("['a', 'b']", "have its labels in a list or between separators"),
+        *((lists, "have its labels in a list, or in a text between")
+          for lists in ("['a', 'b']", "{a, b}", "a|b", "a; b", "0 1 0", "1 0")),
     ],
-)
+)  # fmt: skip
 def test_labels_that_have_no_names_are_refused(tmp_path: Path, value: Any, message: str) -> None:
     rows = [{"text": "x", "labels": each} for each in (["a"], value)]
     with pytest.raises(UserError, match=message):
@@ -80,8 +81,8 @@ def test_labels_of_a_text_stand_in_a_list_or_between_separators(tmp_path: Path) 
     assert [item["labels"] for item in items(path, "multi_label")] == [
         ["billing", "hardware"], [], ["1", "2"],
     ]  # fmt: skip
-    (row,) = of_json(tmp_path, "multi_label", {"text": "x", "labels": ["b", "a", "27"]})
-    assert row["labels"] == ["27", "a", "b"]
+    (row,) = of_json(tmp_path, "multi_label", {"text": "x", "labels": ["b|c", "a", "27"]})
+    assert row["labels"] == ["27", "a", "b|c"]
     path = written(tmp_path / "c.csv", "text,labels\nx,a|b\n")
     assert items(path, "multi_label", label_separator="|")[0]["labels"] == ["a", "b"]
 
@@ -97,6 +98,9 @@ def test_choices_stand_in_a_list_or_in_columns(tmp_path: Path) -> None:
     assert items(path, "multiple_choice", **swag) == [two]
     with pytest.raises(UserError, match="same number of choices, found 1 with 2, 1 with 3"):
         family("multiple_choice").labels([two, {**two, "choices": ["a", "b", "c"]}], [])
+    assert family("multiple_choice").labels([two] * 8, [{**two, "answer": 0}]) == ()
+    with pytest.raises(UserError, match="first choice, 0, is the answer to none of 8 questions"):
+        family("multiple_choice").labels([two] * 6, [two] * 2)
 
 
 @pytest.mark.parametrize(
@@ -154,8 +158,15 @@ def test_blanks_and_tabs_alone_separate(odd: str, separator: str, tmp_path: Path
     [
         ("one\tO\ntwo\t\n", r"line 2 of .* has no tag"),
         ("one O\n O\n", r"line 2 of .* has 1 columns, not 2"),
-        ("1\tAda\tB-PER\tO\n2\tran\tO\tO\n", "the first column of .* numbers the words"),
-        ("# sent_id = 1\none O\n", "line 1 of .* is CoNLL-U"),
+        *((f"{one}\tAda\tB-PER\n{two}\tran\tO\n\n{more}\tYes\tO\n",
+           "the first column of .* numbers the words or names the sentence; leave it out")
+          for one, two, more in ("121", "010", "123", ("s1", "s1", "s2"), ("1-1", "1-2", "2-1"))),
+        *((f"one O\n\n# {comment}\ntwo O\n", "line 3 of .* is CoNLL-U")
+          for comment in ("sent_id = 1", "newdoc", "newpar id = p2")),
+        ("one\tDET\n# copied\ntwo\tNUM\n", "line 2 of .* has 1 columns, not 2"),
+        ("Word POS\none DET\n", "line 1 of .* names the columns; remove it"),
+        ("token\tlemma\tner_tag\none\tone\tO\n", "line 1 of .* names the columns; remove it"),
+        ("one DET\n\n\ufefftwo NUM\n", "line 3 of .* begins with a byte order mark"),
         ("Ada\tO\n\tO", "line 2 of .* has no word"),
         ("\t".join(["1", "Cat", "cat", "NOUN", *["_"] * 5, "SpaceAfter=No"]),
          "line 1 of .* is CoNLL-U; write a file of two columns with the FORM and"),
