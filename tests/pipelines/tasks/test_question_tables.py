@@ -56,6 +56,7 @@ def test_shards_of_a_file_hold_its_rows_in_order(
     [
         ("a.pdf", "one", r"a\.pdf is not read by its name; questions are \.txt"),
         ("a.csv", "text\none,two\n", "line 2 of .*has 2 columns"),
+        ("a.txt", "\ufeffone\n\ufefftwo\n", "line 2 of .* begins with a byte order mark"),
         ("a.csv", "sentence\none\n", "has no column 'body', only sentence; set --text-column"),
     ],
 )
