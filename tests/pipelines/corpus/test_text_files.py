@@ -62,7 +62,9 @@ def test_spans_divide_a_file_without_losing_or_repeating_a_document(
     monkeypatch.setattr(reading, "_OVERLAP_BYTES", overlap)
     monkeypatch.setattr(reading, "_BLOCK_BYTES", 2 * overlap)
     path = tmp_path / "text.txt"
-    odd = BLOCKS.replace(" ", "\u3000\u00a0\u2003")
+    odd = BLOCKS.replace(" ", "\u3000\u00a0\u2003") + "".join(
+        f"\n\n{blanks * 5}Indented.\n" for blanks in ("\u3000", "\u00a0", "a\n\n\u2003\u202f")
+    )
     path.write_bytes((WIKITEXT + odd + WIKITEXT).encode())
     whole = texts(path, layout)
     size = path.stat().st_size

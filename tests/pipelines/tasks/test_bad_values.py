@@ -33,7 +33,7 @@ CASES = [
     ("question_answering", [{"text": "A", "answer_start": [0]}]),
     ("question_answering", [{"text": "A", "answer_start": float("inf")}]),
     ("question_answering", [{"text": "A", "answer_start": float("nan")}]),
-    ("question_answering", [{"text": "Ada", "answer_start": 0.7}]),
+    ("question_answering", [{"text": TEXT[:3], "answer_start": 0.7}]),
 ]
 
 
