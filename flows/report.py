@@ -26,7 +26,7 @@ from pipelines.registry.prove import Verification
 from pipelines.registry.register import RegisteredModel
 from pipelines.show import FilledMask
 from pipelines.stages import FINETUNING, STAGES
-from pipelines.stages.evaluation import beside
+from pipelines.stages.evaluation import beside, confidence_of
 from pipelines.store import Artifact
 from pipelines.tasks import family_title
 from pipelines.tracking.tracker import Tracker
@@ -83,6 +83,7 @@ def figure_rows(report: RunReport) -> list[tuple[str, str, str]]:
     if model is not None:
         compared = report.artifact("evaluation") or model
         rows += _of_task(model.statistics, compared.statistics, report.artifact(RANDOM_TWIN))
+        rows += confidence_of(compared)
     return rows
 
 

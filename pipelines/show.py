@@ -73,6 +73,29 @@ def confusion_picture(labels: Sequence[str], confusion: Sequence[Sequence[int]])
     return _png_of(figure)
 
 
+def reliability_picture(bins: Sequence[Mapping[str, Any]]) -> bytes:
+    """How often answers are right by how sure the model is of them, as a PNG.
+
+    On the dashed line probabilities mean what they say; each point's area grows with its answers.
+    """
+    figure = Figure(figsize=(4.6, 4.4), layout="constrained")
+    axes = figure.subplots()
+    axes.plot([0, 1], [0, 1], color="#888888", linestyle="--", linewidth=1)
+    sure, right = ([each[name] for each in bins] for name in ("confidence", "accuracy"))
+    axes.plot(sure, right, color="#1f6f8b", linewidth=1)
+    total = sum(each["items"] for each in bins)
+    axes.scatter(sure, right, [20 + 400 * each["items"] / total for each in bins], color="#1f6f8b")
+    for each in bins:
+        axes.annotate(
+            f"{each['items']:,}", (each["confidence"], each["accuracy"]), (6, -12),
+            textcoords="offset points", fontsize=8, color="#555555",
+        )  # fmt: skip
+    axes.set(xlabel="probability of the answer", ylabel="share of these answers that is right",
+             xlim=(0, 1.03), ylim=(0, 1.03), aspect="equal")  # fmt: skip
+    axes.grid(alpha=0.25)
+    return _png_of(figure)
+
+
 def _png_of(figure: Figure) -> bytes:
     """The figure as a PNG, drawn without a display, by any thread."""
     stream = io.BytesIO()
@@ -99,6 +122,9 @@ def log_evidence(
             if "confusion" in report and len(report["labels"]) <= _MOST_CLASSES:
                 picture = confusion_picture(report["labels"], report["confusion"])
                 (folder / "confusion.png").write_bytes(picture)
+            if "confidence" in report:
+                picture = reliability_picture(report["confidence"]["reliability"])
+                (folder / "reliability.png").write_bytes(picture)
         with time_for_files():
             tracker.client().log_artifacts(run_id, str(folder))
         return sorted(path.name for path in folder.iterdir())

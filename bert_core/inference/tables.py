@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bert_core.backends.context import Precision
 from bert_core.inference.answers import answer, assign_labels, choose, classify, rate, tag
+from bert_core.inference.confidence import GUESS, withheld
 from bert_core.inference.pretrained import embed
 from bert_core.inference.texts import EncodedTexts, Text, encode_texts, run_batches
 from bert_core.model.catalogue import (
@@ -55,6 +56,10 @@ class Question(NamedTuple):
 def question_of(model: Model | type[Model]) -> Question:
     """What is asked of this model, or models of this class; raises ValueError if nothing is."""
     kind = model if isinstance(model, type) else type(model)
+    if getattr(model, "min_confidence", 0.0):  # of a class it is 0
+        question = question_of(kind)
+        kind_of_answer = next(iter(question.answers.values()))
+        return question._replace(answers={**question.answers, GUESS: kind_of_answer})
     if issubclass(kind, RowModel):
         example: dict[str, str | list[str]] = {
             name: _TEXT if value is str else list(_TEXTS) for name, value in kind.takes.items()
@@ -199,16 +204,33 @@ class Gap(NamedTuple):
 
 
 def answer_table(
-    model: Model, tokenizer: WordPieceTokenizer, columns: Columns, precision: Precision = "float32"
+    model: Model,
+    tokenizer: WordPieceTokenizer,
+    columns: Columns,
+    precision: Precision = "float32",
+    min_confidence: float = 0.0,
 ) -> Answered:
     """The answers to every row, as columns of as many rows.
 
-    Raises ValueError for a head that answers no table, for a missing column, and for a row without
-    a text. A second text may be missing: then the first one is alone. A row with `words`, a list
-    of words to tag, needs no text.
+    Classes and choices whose probability is below `min_confidence`, or the model's own, are None,
+    and the column `guess` holds all of them. Raises ValueError for a head that answers no table, or
+    gives no one probability a row where one is asked for, for a missing column, and for a row
+    without a text. A second text may be missing: then the first one is alone. A row with `words`, a
+    list of words to tag, needs no text.
     """
     check_table(model, columns)
-    return _answered(model, tokenizer, _asked(question_of(model), columns), precision)
+    least = min_confidence or getattr(model, "min_confidence", 0.0)
+    if least and not gives_one_probability(model):
+        raise ValueError(
+            f"{described(model.head_name)} gives no one probability a row; leave out min_confidence"
+        )
+    answers = _answered(model, tokenizer, _asked(question_of(model), columns), precision)
+    return withheld(answers, least) if least else answers
+
+
+def gives_one_probability(model: Model) -> bool:
+    """Whether each answer has a probability, below which it can be withheld."""
+    return "probability" in question_of(model).answers
 
 
 def check_table(model: Model, columns: Columns) -> None:

@@ -57,6 +57,10 @@ class TaskModel(TrainableModel):
         """How many answers are correct, by the name of the figure."""
         return {}
 
+    def logit_layer(self) -> Linear | None:
+        """The last layer, if its outputs are logits of probabilities; else None."""
+        return None
+
     def loss_sums(self, batch: LabelledBatch, dropout_key: DropoutKey | None = None) -> Sums:
         loss = self.training_loss_sum(self.answers(batch, dropout_key), batch.labels)
         return {"label": Sum(loss, batch.num_labels)}
@@ -74,7 +78,12 @@ def class_names(model: Any) -> tuple[str, ...]:
 
 
 class OneOfClasses(TaskModel):
-    """A model whose items belong to one of C classes each."""
+    """A model whose items belong to one of C classes each.
+
+    Who asks it sets `min_confidence`: below that probability it answers nothing.
+    """
+
+    min_confidence = 0.0
 
     def right_sums(self, answers: Tensor, batch: LabelledBatch) -> Sums:
         right = num_correct(answers, batch.labels).float()
@@ -153,6 +162,9 @@ class TextLabeller(TextModel):
     def head_settings(self) -> dict[str, Any]:
         settings = {**_named_classes(self.num_labels, self.labels), **super().head_settings()}
         return {**settings, "reads_windows": True} if self.reads_windows else settings
+
+    def logit_layer(self) -> Linear:
+        return self.task_head.dense
 
 
 class SequenceClassifier(TextLabeller, OneOfClasses):
@@ -244,6 +256,9 @@ class MultipleChoice(_NumberModel, OneOfClasses):
     def answers(self, batch: LabelledBatch, dropout_key: DropoutKey | None = None) -> Tensor:
         return super().answers(batch, dropout_key).view(batch.labels.numel(), -1)
 
+    def logit_layer(self) -> Linear:
+        return self.task_head.dense
+
 
 class TokenClassifier(OneOfClasses):
     """Which of `num_labels` classes each token belongs to; raises as `TextLabeller` does."""
@@ -261,6 +276,9 @@ class TokenClassifier(OneOfClasses):
     def head_settings(self) -> dict[str, Any]:
         return _named_classes(self.num_labels, self.labels)
 
+    def logit_layer(self) -> Linear:
+        return self.task_head.dense
+
     def forward(self, tokens: RaggedBatch, dropout_key: DropoutKey | None = None) -> Tensor:
         """[T, C] logits, C = `num_labels`."""
         return self.task_head(self.encoder(tokens, dropout_key), dropout_key)
@@ -274,6 +292,9 @@ class SpanPredictor(TaskModel):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__(config)
         self.task_head = TaskHead(config, 2, dropout=0.0)
+
+    def logit_layer(self) -> Linear:
+        return self.task_head.dense
 
     def forward(self, tokens: RaggedBatch, dropout_key: DropoutKey | None = None) -> Tensor:
         """[T, 2] logits of being the first and the last token of the answer."""

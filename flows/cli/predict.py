@@ -28,6 +28,23 @@ if TYPE_CHECKING:
     from pipelines.predict.answers import Asked
 
 
+MinConfidence = Annotated[
+    float,
+    typer.Option(
+        min=0, max=0.999999,
+        help="Give no class or choice whose probability is lower; its guess stands beside it.",
+    ),
+]  # fmt: skip
+MinPrecision = Annotated[
+    float,
+    typer.Option(
+        min=0, max=0.999999,
+        help="Give no class or choice below the probability from which on so many held-out answers "
+        "were right, such as 0.95.",
+    ),
+]  # fmt: skip
+
+
 def predict(
     texts: Annotated[
         list[str] | None,
@@ -65,6 +82,8 @@ def predict(
         str | None,
         typer.Option(help="Folder or URL for the shards of --batch. [default: the store alone]"),
     ] = None,
+    min_confidence: MinConfidence = 0.0,
+    min_precision: MinPrecision = 0.0,
     home: Home = None,
     as_json: AsJson = False,
 ) -> None:
@@ -72,10 +91,13 @@ def predict(
 
     Example: bertsmith predict 'Returns the eigenvalues of a matrix.'
     """
+    if min_confidence and min_precision:
+        raise UserError("give either --min-confidence or --min-precision")
+    sure = (min_confidence, min_precision)
     if batch:
         if texts or file is not None or as_json:
             raise UserError("--batch answers whole files: leave out texts, --file and --json")
-        _predict_batch(model, batch, (text_column, second_text_column), encoding, to, home)
+        _predict_batch(model, batch, (text_column, second_text_column), encoding, sure, to, home)
         return
     if to is not None:
         raise UserError("--to is for --batch; the answers of --file are printed (--json)")
@@ -94,9 +116,9 @@ def predict(
     table = None if file is None else read_table(str(file), reading)
     with asked_model(model, home) as (folder, called):
         from pipelines.predict.answers import answer_all, asked_of, asked_of_texts, question_for
-        from pipelines.registry.package import opened
+        from pipelines.registry.package import Confidence, opened
 
-        opened_model = opened(folder)
+        opened_model = opened(folder, Confidence(*sure))
     question = question_for(opened_model[0], called)
     if table is not None:
         asked = asked_of(table, question, text_column, second_text_column)
@@ -110,6 +132,7 @@ def _predict_batch(
     files: list[str],
     columns: tuple[str | None, str | None],
     encoding: str,
+    sure: tuple[float, float],
     to: str | None,
     home: Path | None,
 ) -> None:
@@ -133,6 +156,8 @@ def _predict_batch(
         "text_column": columns[0],
         "second_text_column": columns[1],
         "encoding": encoding,
+        "min_confidence": sure[0],
+        "min_precision": sure[1],
         "model": model,
         "out": to or "",
         "runtime": {"home": str(home) if home else ""},
@@ -169,11 +194,16 @@ def _print_answers(asked: "Asked", answers: dict[str, list[Any]], *, as_json: bo
         print(_line(row))
 
 
+def _withheld(row: dict[str, Any]) -> str:
+    """In place of an answer that is not sure enough."""
+    return f"- ({row['guess']}?)"
+
+
 def _line(row: dict[str, Any]) -> str:
     """A row as people read it, by the fields of its answer."""
     match row:
         case {"label": label, "probability": probability, "text": text}:
-            return f"{label:<20} {probability:6.1%}  {text}"
+            return f"{label or _withheld(row):<20} {probability:6.1%}  {text}"
         case {"labels": labels, "text": text}:
             return f"{', '.join(labels) or '-':<28} {text}"
         case {"words": words, "tags": tags}:
@@ -183,6 +213,8 @@ def _line(row: dict[str, Any]) -> str:
             second = f"  |  {row['second_text']}" if row.get("second_text") else ""
             return f"{value:8.3f}  {text}{second}"
         case {"choice": choice, "probability": probability, "choices": choices}:
+            if choice is None:
+                return f"{_withheld(row)}  {probability:6.1%}  {choices[row['guess']]}"
             return f"{choice}  {probability:6.1%}  {choices[choice]}"
         case {"answer": answer}:
             return answer or "(no answer)"
@@ -243,6 +275,8 @@ def serve(
             "auto: bf16 on those."
         ),
     ] = "float32",
+    min_confidence: MinConfidence = 0.0,
+    min_precision: MinPrecision = 0.0,
     home: Home = None,
 ) -> None:
     """Answer HTTP requests with a model of any task.
@@ -252,13 +286,16 @@ def serve(
 
     Example: bertsmith serve bertsmith-classifier@champion --port 5001
     """
+    if min_confidence and min_precision:
+        raise UserError("give either --min-confidence or --min-precision")
     with bound_socket(host, port) as bound, asked_model(model, home) as (folder, called):
         from pipelines.predict.server import serve as answer_requests
-        from pipelines.registry.package import opened
+        from pipelines.registry.package import Confidence, opened
 
+        confidence = Confidence(min_confidence, min_precision)
         address = f"http://{host}:{bound.getsockname()[1]}/invocations"
         answer_requests(
-            opened(folder), model_address(called), bound, queue,
+            opened(folder, confidence), model_address(called), bound, queue,
             ready=lambda: say(f"{address} answers; Ctrl-C ends it"), precision=precision,
         )  # fmt: skip
 

@@ -5,14 +5,14 @@ import json
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple, Self
 
 import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from bert_core.inference.tables import Question, is_blank, question_of
 from pipelines.cluster import map_tasks
@@ -22,7 +22,7 @@ from pipelines.io.tables import TableSettings
 from pipelines.predict.answers import answers_to, asked_of, check_rows, holds_lists
 from pipelines.predict.tables import Table, format_of, read_shards
 from pipelines.registry.find import digest_of, find_model, reference_to
-from pipelines.registry.package import OpenedModel, open_model
+from pipelines.registry.package import Confidence, OpenedModel, open_model
 from pipelines.stage import Progress, StageContext
 from pipelines.store import Artifact, Built, Draft
 from pipelines.store.access import store_errors
@@ -30,13 +30,16 @@ from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
 from pipelines.versions import versions_of
 
 KIND: Final = "predictions"
-_VERSION: Final = 6
+_VERSION: Final = 7
 _ROW, _MODEL = "row", "model"  # columns of the row's number in its file, from 0, and of the version
 # By what a question says of a column: of a single shard the values do not tell it.
 _TYPES: Final[Mapping[Any, pa.DataType]] = {
     str: pa.string(), int: pa.int64(), float: pa.float64(),
     list[str]: pa.list_(pa.string()), list[float]: pa.list_(pa.float64()),
 }  # fmt: skip
+
+
+Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 class BatchSettings(TableSettings):
@@ -59,6 +62,16 @@ class BatchSettings(TableSettings):
     second_text_column: str | None = Field(
         default=None, description="Column with a pair's second text, or the context."
     )
+    min_confidence: Share = Field(
+        default=0.0,
+        description="Classes and choices with a lower probability are left empty; the column "
+        "`guess` has all of them.",
+    )
+    min_precision: Share = Field(
+        default=0.0,
+        description="In place of min_confidence: the share of answers that should be right. The "
+        "model knows from which probability on that was so on its held-out items.",
+    )
     rows_per_shard: int = Field(
         default=5_000, ge=1, description="Rows of one file of answers; a killed run resumes there."
     )
@@ -67,6 +80,12 @@ class BatchSettings(TableSettings):
         description="Folder or URL in which the answers get a folder of their own; empty: they "
         "stay in the store.",
     )
+
+    @model_validator(mode="after")
+    def _one_says_how_sure(self) -> Self:
+        if self.min_confidence and self.min_precision:
+            raise ValueError("give min_confidence or min_precision, not both")
+        return self
 
 
 class Shard(NamedTuple):
@@ -125,7 +144,8 @@ def _predict(
     context: StageContext,
     draft: Draft,
 ) -> Built:
-    opened = open_model(tracker, reference)
+    confidence = Confidence(settings.min_confidence, settings.min_precision)
+    opened = open_model(tracker, reference, confidence)
     question = question_of(opened[0])
     asked = columns_asked(question, settings, [path for path, _ in files])
     names: list[str] = []

@@ -9,17 +9,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata as installed
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import bert_core
 from bert_core.inference import tables
+from bert_core.inference.confidence import CONFIDENCE_FILE, least_probability
 from bert_core.inference.tables import Question
-from bert_core.model.catalogue import EncoderModel, Model
+from bert_core.model.catalogue import EncoderModel, Model, described
 from bert_core.model.rows import CODE_FILE
+from bert_core.model.task_models import OneOfClasses
 from bert_core.training.state import CONFIG_FILE, WEIGHTS_FILE, load_model, model_class_in
 from bert_core.vocabulary import SAVED_FILES, WordPieceTokenizer
-from pipelines.errors import readable
+from pipelines.errors import UserError, readable
 from pipelines.registry import seal
 from pipelines.registry.find import (
     DIGEST_TAG,
@@ -47,6 +49,22 @@ if TYPE_CHECKING:
     from pipelines.tracking.tracker import Tracker
 
 OpenedModel = tuple[Model, WordPieceTokenizer]
+
+
+class Confidence(NamedTuple):
+    """How sure an answer must be: a probability, or the precision that it gave; 0: any."""
+
+    min_confidence: float = 0.0
+    min_precision: float = 0.0
+
+    def least(self, folder: Path) -> float:
+        """The probability, by the table of the model in `folder`; raises ValueError without one."""
+        if not self.min_precision:
+            return self.min_confidence
+        return least_probability(folder, self.min_precision)
+
+
+ANY: Final = Confidence()
 _REQUIREMENTS = ("torch", "numpy", "safetensors", "tokenizers", "pandas", "mlflow")
 
 
@@ -66,9 +84,14 @@ def declared_requirements() -> list[str]:
 
 
 def log_package(
-    kind: str, artifact: Artifact, run_id: str, tags: Mapping[str, str], tracker: "Tracker"
+    kind: str,
+    artifact: Artifact,
+    run_id: str,
+    tags: Mapping[str, str],
+    tracker: "Tracker",
+    evaluation: Artifact | None = None,
 ) -> "LoggedModel":
-    """A new package in MLflow, with its digest as a tag."""
+    """A new package in MLflow, with its digest as a tag; it has the evaluation's precisions."""
     from pipelines.tracking.tracker import time_for_files
 
     client = tracker.client()
@@ -77,14 +100,20 @@ def log_package(
     )
     with tempfile.TemporaryDirectory(prefix="bertsmith-model-") as scratch:
         package = Path(scratch) / "package"
-        digest = _save(package, kind, artifact, metadata=tags)
+        digest = _save(package, kind, artifact, evaluation, metadata=tags)
         with time_for_files():
             client.log_model_artifacts(logged.model_id, str(package))
     client.set_logged_model_tags(logged.model_id, {DIGEST_TAG: digest})
     return client.finalize_logged_model(logged.model_id, "READY")
 
 
-def _save(target: Path, kind: str, artifact: Artifact, metadata: Mapping[str, str]) -> str:
+def _save(
+    target: Path,
+    kind: str,
+    artifact: Artifact,
+    evaluation: Artifact | None,
+    metadata: Mapping[str, str],
+) -> str:
     """Write the MLflow model into the new folder `target`; returns the digest of its files.
 
     It carries `bert_core` as its own code, so that loading it needs no Bertsmith installation.
@@ -98,6 +127,9 @@ def _save(target: Path, kind: str, artifact: Artifact, metadata: Mapping[str, st
         model.mkdir()
         for name in (WEIGHTS_FILE, CONFIG_FILE, *SAVED_FILES, *artifact.names(CODE_FILE)):
             shutil.copyfile(artifact.local(name), model / name)
+        if evaluation is not None:
+            for name in evaluation.names(CONFIDENCE_FILE):
+                shutil.copyfile(evaluation.local(name), model / name)
         # Without caches, so that equal code makes equal packages.
         sources = Path(bert_core.__file__).parent
         shutil.copytree(sources, code, ignore=shutil.ignore_patterns("__pycache__"))
@@ -118,7 +150,7 @@ def _save(target: Path, kind: str, artifact: Artifact, metadata: Mapping[str, st
 def signature_of(question: Question) -> "ModelSignature":
     """What the model is asked and answers, in MLflow's words."""
     from mlflow.models import ModelSignature
-    from mlflow.types import ColSpec, DataType, Schema
+    from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
     from mlflow.types.schema import Array
 
     types: dict[Any, DataType | Array] = {
@@ -137,7 +169,10 @@ def signature_of(question: Question) -> "ModelSignature":
         for name in question.optional
     ]
     answered = [ColSpec(types[kind], name) for name, kind in question.answers.items()]
-    return ModelSignature(Schema([*asked]), Schema([*answered]))
+    if "probability" not in question.answers:
+        return ModelSignature(Schema([*asked]), Schema([*answered]))
+    params = [ParamSpec(name, DataType.double, 0.0) for name in Confidence._fields]
+    return ModelSignature(Schema([*asked]), Schema([*answered]), ParamSchema(params))
 
 
 def local_model(reference: str, context: StageContext) -> str:
@@ -156,12 +191,26 @@ def local_model(reference: str, context: StageContext) -> str:
     return str(existing_encoder(reference, context).local_folder())
 
 
-def opened(folder: Path) -> OpenedModel:
-    """The model in `folder` and its tokenizer; UserError, naming it, where it holds none whole."""
+def opened(folder: Path, confidence: Confidence = ANY) -> OpenedModel:
+    """The model in `folder` and its tokenizer; UserError, naming it, where it holds none whole.
+
+    It answers what is sure enough. Raises UserError where it cannot tell how sure it is.
+    """
     with readable(folder):
         model, tokenizer = load_model(folder), WordPieceTokenizer.from_directory(folder)
         tokenizer.check_embedding_rows(model.config.vocab_size)
-        return model.pack(), tokenizer
+        model = model.pack()
+    if confidence != ANY:
+        if not isinstance(model, OneOfClasses) or not tables.gives_one_probability(model):
+            raise UserError(
+                f"{described(model.head_name)} gives no one probability a row; leave out "
+                "min_confidence and min_precision"
+            )
+        try:
+            model.min_confidence = confidence.least(folder)
+        except ValueError as error:
+            raise UserError(str(error)) from error
+    return model, tokenizer
 
 
 @contextmanager
@@ -195,10 +244,10 @@ def located(tracker: "Tracker", reference: str) -> Iterator[Path]:
         yield Path(package) / "artifacts" / "model"
 
 
-def open_model(tracker: "Tracker", reference: str) -> OpenedModel:
-    """The model that `reference` names, and its tokenizer: see `located`."""
+def open_model(tracker: "Tracker", reference: str, confidence: Confidence = ANY) -> OpenedModel:
+    """The model that `reference` names, and its tokenizer: see `located` and `opened`."""
     with located(tracker, reference) as folder:
-        return opened(folder)
+        return opened(folder, confidence)
 
 
 def versioned(tracker: "Tracker", reference: str) -> str:

@@ -26,7 +26,7 @@ from pipelines.registry.find import (
 )
 from pipelines.registry.package import log_package, question_of
 from pipelines.stages import STAGES
-from pipelines.stages.evaluation import beside
+from pipelines.stages.evaluation import beside, confidence_of
 from pipelines.store import Artifact, ArtifactStore
 from pipelines.store.artifact import is_fingerprint
 from pipelines.tracking.tracker import COMPUTED_ON_TAG, FINGERPRINT_TAG, Tracker
@@ -128,7 +128,9 @@ def _create_version(
     recipe = yaml.safe_load(submission.recipe_yaml) or {}
     recipe.pop("runtime", None)  # where it ran; the tags name the machine
     tracker.log_params(run_id, dict(flattened(recipe)))
-    logged = log_package(submission.kind, submission.artifact, run_id, tags, tracker)
+    logged = log_package(
+        submission.kind, submission.artifact, run_id, tags, tracker, submission.evaluation
+    )
     machine = entries(COMPUTED_ON_TAG, client.get_run(run_id).data.tags)
     try:
         client.create_registered_model(submission.name, description=_description(submission))
@@ -187,7 +189,11 @@ def model_card(submission: Submission, number: int) -> str:
             for fingerprint, (title, headline) in made_from.items()
         ),
         "## Held-out figures\n\n| figure | reached | to compare |\n|---|---|---|\n"
-        + "\n".join(_figures(statistics)),
+        + "\n".join(_figures(statistics))
+        + "".join(
+            f"\n| {title} | {value} | {compared} |"
+            for title, value, compared in (confidence_of(evaluation) if evaluation else ())
+        ),
         _seeds(artifact),
         f"## Limits\n\n{_LIMITS[submission.kind == 'encoder']}",
         "## Use\n\n```python\nimport mlflow\n\nmodel = mlflow.pyfunc.load_model("

@@ -45,6 +45,7 @@ def _sources_alone() -> Iterator[None]:
 
 with _sources_alone():
     _refuse_changed_package()
+    from bert_core.inference.confidence import least_probability
     from bert_core.inference.tables import answer_table, question_of
     from bert_core.training.state import load_model
     from bert_core.vocabulary import WordPieceTokenizer
@@ -55,7 +56,7 @@ class ServedModel(PythonModel):
 
     def load_context(self, context: PythonModelContext) -> None:
         """Read weights, labels and tokenizer."""
-        folder = Path(context.artifacts["model"])
+        self.folder = folder = Path(context.artifacts["model"])
         self.model = load_model(folder).pack()
         self.tokenizer = WordPieceTokenizer.from_directory(folder)
 
@@ -65,16 +66,23 @@ class ServedModel(PythonModel):
         model_input: pd.DataFrame,
         params: dict[str, Any] | None = None,
     ) -> pd.DataFrame:
-        """A row of answers for each row; MlflowException, a bad request, where there is none."""
-        question = question_of(self.model)
+        """A row of answers for each row; MlflowException, a bad request, where there is none.
+
+        Of classes and choices, `params` may ask for a `min_confidence`, or for a `min_precision`,
+        which the model's table translates: less sure answers are None, beside a `guess`.
+        """
+        question, asked = question_of(self.model), params or {}
         try:
+            least = asked.get("min_confidence", 0.0)
+            if asked.get("min_precision", 0.0):
+                least = least_probability(self.folder, asked["min_precision"])
             columns = {
                 name: [_cell(value) for value in model_input[name]]
                 for name in (*question.columns, *question.optional)
                 if name in model_input
                 and not (name in question.optional and model_input[name].isna().all())
             }
-            answers = answer_table(self.model, self.tokenizer, columns)
+            answers = answer_table(self.model, self.tokenizer, columns, min_confidence=least)
         except ValueError as error:
             raise MlflowException(str(error), error_code=INVALID_PARAMETER_VALUE) from error
         # Vectors as lists of numbers, which every client can read.

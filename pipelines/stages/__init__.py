@@ -66,10 +66,10 @@ PRETRAINING = Stage(
 )
 DATASET = Stage(name="dataset", title="dataset", kind="dataset", version=6, headline=_items)
 FINETUNING = Stage(
-    name="finetuning", title="fine-tuning", kind="finetuned", version=4, headline=_score
+    name="finetuning", title="fine-tuning", kind="finetuned", version=5, headline=_score
 )
 EVALUATION = Stage(
-    name="evaluation", title="evaluation", kind="evaluation", version=6, headline=_score
+    name="evaluation", title="evaluation", kind="evaluation", version=7, headline=_score
 )
 
 CHAIN = (CORPUS, VOCABULARY, EXAMPLES, PRETRAINING, DATASET, FINETUNING, EVALUATION)

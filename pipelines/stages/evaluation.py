@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
+from bert_core.inference.confidence import CONFIDENCE_FILE
 from bert_core.training.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.stage import StageContext
@@ -17,6 +18,7 @@ from pipelines.stages.dataset.items import Parts, num_in_train
 from pipelines.stages.dataset.stage import family_of, figures_of, read_items
 from pipelines.store import Artifact, ArtifactStore, Built, Draft
 from pipelines.tasks import Answers, Items, Reading
+from pipelines.tasks.calibration import calibration_figures, confidence_report, confidence_rows
 from pipelines.versions import versions_of
 
 REPORT_FILE: Final = "report.json"
@@ -56,17 +58,35 @@ def _evaluate(finetuned: Artifact, dataset: Artifact, baselines: Artifact, draft
     heldout = read_items(dataset, "heldout")
     reading = Reading(model.config.max_position_embeddings)
     answers = family.answers(model, tokenizer, heldout, reading)
-    report = json.dumps(family.report(answers, heldout), indent=2, ensure_ascii=False)
-    draft.write(REPORT_FILE, report.encode())
+    report, names = family.report(answers, heldout), [REPORT_FILE]
+    confidence: dict[str, float] = {}
+    if answers.probable is not None:
+        temperature = finetuned.statistics["temperature"]
+        confidence = calibration_figures(answers.probable, temperature)
+        table = confidence_report(answers.probable)
+        report |= {"confidence": table}
+        if len(answers.probable.classes) == len(answers.values):  # an answer an item
+            names.append(CONFIDENCE_FILE)
+            draft.write(CONFIDENCE_FILE, json.dumps(table).encode())
+    draft.write(REPORT_FILE, json.dumps(report, indent=2, ensure_ascii=False).encode())
     statistics = {
         **figures_of(answers, dataset),
+        **confidence,
         **baselines.statistics,
         "guess": family.guess,
         "score": dataset.statistics["score"],
         "items": len(answers.values),
         "items_truncated": answers.num_truncated,
     }
-    return Built([REPORT_FILE], statistics)
+    return Built(names, statistics)
+
+
+def confidence_of(evaluation: Artifact) -> list[tuple[str, str, str]]:
+    """Rows on how sure the model is, for people; none of a model without a probability an item."""
+    if CONFIDENCE_FILE not in evaluation.names():
+        return []
+    table = json.loads(evaluation.local(CONFIDENCE_FILE).read_text(encoding="utf-8"))
+    return confidence_rows(evaluation.statistics, table)
 
 
 def build_baselines(dataset: Artifact, store: ArtifactStore) -> Artifact:

@@ -49,11 +49,19 @@ class Reading(NamedTuple):
     world_size: int = 1
 
 
+class Probable(NamedTuple):
+    """N answers as probabilities of C classes each, and the classes that are right."""
+
+    probabilities: "np.ndarray"  # [N, C]
+    classes: "np.ndarray"  # [N]
+
+
 class Answers(NamedTuple):
     """What a model says to every item, as plain values; and how many items were cut."""
 
     values: list[Any]
     num_truncated: int
+    probable: Probable | None = None  # of a model that gives probabilities
 
 
 Baselines = Mapping[str, Sequence[Any]]  # by the simpler model's name, values as in `Answers`

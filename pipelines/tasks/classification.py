@@ -17,6 +17,7 @@ from pipelines.tasks import (
     Baselines,
     Item,
     Items,
+    Probable,
     Reading,
     TaskFamily,
     by_split,
@@ -109,7 +110,8 @@ class Classification(TaskFamily):
         )
         names = class_names(model)
         values = [names[index] for index in probabilities.argmax(axis=1)]
-        return Answers(values, windows.encoded.num_truncated)
+        classes = np.array([names.index(item["label"]) for item in items.rows])
+        return Answers(values, windows.encoded.num_truncated, Probable(probabilities, classes))
 
     def scores(self, answers: Answers, items: Items) -> Mapping[str, WeightedScore]:
         """Accuracy, macro F1 and Matthews correlation."""

@@ -18,6 +18,7 @@ from pipelines.tasks import (
     Form,
     Item,
     Items,
+    Probable,
     Reading,
     TaskFamily,
     by_split,
@@ -107,7 +108,10 @@ class MultiLabel(TaskFamily):
         names = class_names(model)
         chosen = probabilities >= _THRESHOLD
         values = [[names[index] for index in np.flatnonzero(row)] for row in chosen]
-        return Answers(values, windows.encoded.num_truncated)
+        # Each decision on a label is an answer of its own.
+        decided = np.stack([1 - probabilities, probabilities], axis=-1).reshape(-1, 2)
+        classes = _table([item["labels"] for item in items.rows], names).reshape(-1).astype(int)
+        return Answers(values, windows.encoded.num_truncated, Probable(decided, classes))
 
     def scores(self, answers: Answers, items: Items) -> Mapping[str, WeightedScore]:
         """Micro and macro F1, and the share of texts all of whose labels are right."""

@@ -19,6 +19,7 @@ from pipelines.tasks import (
     Form,
     Item,
     Items,
+    Probable,
     Reading,
     TaskFamily,
     tfidf,
@@ -101,7 +102,11 @@ class Choices(TaskFamily):
         ends = np.cumsum([len(item["choices"]) for item in items.rows])[:-1]
         scores = np.split(outputs(model, texts, reading), ends)
         values = [int(row.argmax()) for row in scores]
-        return Answers(values, texts.num_truncated)
+        logits = torch.from_numpy(np.stack(scores))
+        classes = np.array([item["answer"] for item in items.rows])
+        return Answers(
+            values, texts.num_truncated, Probable(logits.softmax(dim=1).numpy(), classes)
+        )
 
     def scores(self, answers: Answers, items: Items) -> Mapping[str, WeightedScore]:
         rows = zip(items.rows, answers.values, strict=True)

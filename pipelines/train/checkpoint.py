@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from pyarrow.fs import (
@@ -31,6 +31,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from bert_core.model.catalogue import TrainableModel
 from bert_core.model.rows import CODE_FILE
+from bert_core.model.task_models import TaskModel
 from bert_core.training.arena import this_rank
 from bert_core.training.optimizer import Optimizer
 from bert_core.training.state import (
@@ -38,8 +39,11 @@ from bert_core.training.state import (
     WEIGHTS_FILE,
     Position,
     load_checkpoint,
+    load_model,
     save_checkpoint,
+    save_model,
 )
+from bert_core.training.temperature import divide_logits
 from bert_core.vocabulary import SAVED_FILES, WordPieceTokenizer
 from pipelines.errors import UserError, first_line
 from pipelines.store import Draft, sha256_of_file
@@ -385,18 +389,29 @@ def check_disk_space(stage: str, state: TrainState) -> None:
 
 
 def publish_model(
-    draft: Draft, checkpoint: Path, tokenizer: WordPieceTokenizer, result: Mapping[str, Any]
+    draft: Draft,
+    checkpoint: Path,
+    tokenizer: WordPieceTokenizer,
+    result: Mapping[str, Any],
+    temperature: float = 1.0,
 ) -> None:
     """Put the model, its tokenizer and its training curve into the artifact.
 
-    The model is the best one where the last checkpoint holds one, else the last one.
+    The model is the best one where the last checkpoint holds one, else the last one. Its logits are
+    divided by `temperature`.
     """
     best = checkpoint / BEST_FOLDER
     folder = best if best.is_dir() else checkpoint / MODEL_FOLDER
-    for name in (WEIGHTS_FILE, CONFIG_FILE, CODE_FILE):
-        if (folder / name).is_file():
-            with draft.file(name) as target:
-                shutil.copyfile(folder / name, target.path)
+    with tempfile.TemporaryDirectory(prefix="bertsmith-calibrated-") as scratch:
+        if temperature != 1.0:
+            model = load_model(folder)
+            divide_logits(cast(TaskModel, model), temperature)
+            folder = Path(scratch)
+            save_model(folder, model)
+        for name in (WEIGHTS_FILE, CONFIG_FILE, CODE_FILE):
+            if (folder / name).is_file():
+                with draft.file(name) as target:
+                    shutil.copyfile(folder / name, target.path)
     for name, text in tokenizer.files().items():
         draft.write(name, text.encode())
     draft.write(HISTORY_FILE, json.dumps(result["history"]).encode())

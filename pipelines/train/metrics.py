@@ -314,7 +314,7 @@ def training_statistics(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class EarlyStopping:
-    """The weights with the lowest held-out loss so far; every rank holds them.
+    """The weights with the lowest validation loss so far; every rank holds them.
 
     The best evaluation and the patience left are functions of the curve, so a resumed run stops
     after the same step with the same weights.
@@ -333,7 +333,7 @@ class EarlyStopping:
 
     def should_stop(self, history: Sequence[Mapping[str, Any]]) -> bool:
         """Whether the patience is used up."""
-        losses = heldout_losses(history)
+        losses = validation_losses(history)
         best = min(losses, key=losses.__getitem__, default=0)
         return sum(step > best for step in losses) >= self._patience
 
@@ -359,14 +359,14 @@ class EarlyStopping:
         self._weights = read_weights(best) if best.is_dir() else {}
 
 
-def heldout_losses(history: Sequence[Mapping[str, Any]]) -> dict[int, float]:
-    """The sum of the held-out losses after each evaluated step of a curve.
+def validation_losses(history: Sequence[Mapping[str, Any]]) -> dict[int, float]:
+    """The sum of the validation losses after each evaluated step of a curve.
 
     What is no number counts as infinite.
     """
     losses: dict[int, float] = {}
     for point in history:
-        parts = [v for k, v in point.items() if k.startswith("eval/") and k.endswith("loss")]
+        parts = [v for k, v in point.items() if k.startswith("validation/") and k.endswith("loss")]
         if parts:
             total = sum(parts)
             losses[int(point["step"])] = total if math.isfinite(total) else math.inf
@@ -374,6 +374,6 @@ def heldout_losses(history: Sequence[Mapping[str, Any]]) -> dict[int, float]:
 
 
 def best_step(history: Sequence[Mapping[str, Any]]) -> int:
-    """The first step with the least held-out loss; raises ValueError without any evaluation."""
-    losses = heldout_losses(history)
+    """The first step with the least validation loss; raises ValueError without any evaluation."""
+    losses = validation_losses(history)
     return min(losses, key=losses.__getitem__)

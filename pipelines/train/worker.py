@@ -54,7 +54,7 @@ class Training(ABC):
     settings: TrainingSettings
     num_steps: int  # 0 where a budget decides, until the first steps were timed
     evaluate_every_steps: int
-    patience: int | None = None  # evaluations without a lower held-out loss; None: all steps
+    patience: int | None = None  # evaluations without a lower validation loss; None: all steps
     layer_decay: float = 1.0  # see `OptimizationConfig`
     embeddings_rate: float = 1.0
     budget_seconds: float | None = None  # which the number of steps follows from

@@ -19,8 +19,8 @@ from pipelines.train.metrics import (
     MetricLog,
     best_step,
     finish_run,
-    heldout_losses,
     open_run,
+    validation_losses,
 )
 from tests.pipelines.trackers import FickleTracker
 
@@ -113,12 +113,12 @@ def test_a_tracker_that_never_answers_is_not_waited_for(monkeypatch) -> None:
         assert time.monotonic() - started < 500  # half of what one answer would be waited for
 
 
-def test_the_first_of_the_least_heldout_losses_is_the_best_and_patience_counts_from_it() -> None:
+def test_the_first_of_the_least_validation_losses_is_the_best_and_patience_counts_from_it() -> None:
     losses = {2: math.nan, 4: 0.5, 6: 0.4, 8: 0.4, 10: 0.6}
     history = [{"step": 1, "train/loss": 0.1}]
-    history += [{"step": step, "eval/a_loss": loss} for step, loss in losses.items()]
+    history += [{"step": step, "validation/a_loss": loss} for step, loss in losses.items()]
     assert best_step(history) == 6
-    assert heldout_losses(history)[2] == math.inf
+    assert validation_losses(history)[2] == math.inf
     assert [EarlyStopping(patience).should_stop(history) for patience in (1, 2, 3)] == [
         True,
         True,

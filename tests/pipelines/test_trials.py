@@ -137,7 +137,13 @@ def test_a_trial_that_cannot_work_ends_all_in_one_sentence(
 
 PATIENT = SETTINGS.model_copy(
     # Labels that are partly wrong, and a rate that learns them by heart: the loss rises again.
-    update={"num_epochs": 12.0, "num_evaluations": 24, "patience": 3, "learning_rate": 5e-3}
+    update={
+        "num_epochs": 12.0,
+        "num_evaluations": 24,
+        "patience": 3,
+        "learning_rate": 5e-3,
+        "validation_fraction": 0.4,
+    }
 )
 
 
@@ -149,7 +155,9 @@ def stopped(encoder, dataset, tmp_path_factory) -> Artifact:
 
 def _losses(model: Artifact) -> dict[int, float]:
     history = json.loads(model.local("history.json").read_text())
-    return {point["step"]: point["eval/loss"] for point in history if "eval/loss" in point}
+    return {
+        point["step"]: point["validation/loss"] for point in history if "validation/loss" in point
+    }
 
 
 @pytest.mark.slow

@@ -23,6 +23,8 @@ from pipelines.stages.dataset.settings import (
 )
 from pipelines.tasks import BadItemError, Item, Items, TaskFamily, family
 
+# How many items decide when a fine-tuning stops, and how sure it is: see `validation_parts`.
+_FEWEST_VALIDATED, _MOST_VALIDATED = 50, 2000
 _ITEMS_INSPECTED: Final = 5000  # of a large file or split, before a run begins
 
 
@@ -110,15 +112,20 @@ def with_labels(parts: Parts, family: TaskFamily) -> tuple[Items, Items]:
 
 
 def divided(
-    items: Sequence[Grouped], family: TaskFamily, heldout_fraction: float, seed: int
+    items: Sequence[Grouped],
+    family: TaskFamily,
+    heldout_fraction: float,
+    seed: int,
+    stream: str = "split",
 ) -> Parts:
     """Hold items out by the group they belong to, so that none is on both sides.
 
-    A class that would be held out alone is trained on: its first group moves.
+    A class that would be held out alone is trained on: its first group moves. Divisions of one seed
+    with different streams are independent of each other.
     """
     groups = _joined_groups(items)
     digests = b"".join(hashlib.sha256(group.encode()).digest()[:8] for group in groups)
-    draws = uniform(random_bits(seed, "split", np.frombuffer(digests, dtype="<u8")))
+    draws = uniform(random_bits(seed, stream, np.frombuffer(digests, dtype="<u8")))
     is_heldout: list[bool] = (draws < heldout_fraction).tolist()
     known = family.classes_of([
         each.item for each, held_out in zip(items, is_heldout, strict=True) if not held_out
@@ -133,6 +140,21 @@ def divided(
     for each, held_out in zip(items, is_heldout, strict=True):
         parts[int(held_out)].append(each.item)
     return parts
+
+
+def validation_parts(
+    items: Items, family: TaskFamily, fraction: float, seed: int
+) -> tuple[Items, Items]:
+    """The training items that are learned from, and those that say when to stop.
+
+    No validation items at all if there would be too few of them to say anything.
+    """
+    share = min(fraction, _MOST_VALIDATED / len(items.rows))
+    if share * len(items.rows) < _FEWEST_VALIDATED:
+        return items, Items([], items.labels)
+    grouped = [Grouped(family.group(item), item) for item in items.rows]
+    learned, validated = divided(grouped, family, share, seed, "validation")
+    return Items(learned, items.labels), Items(validated, items.labels)
 
 
 def num_in_train(parts: Parts, family: TaskFamily) -> int:

@@ -131,17 +131,25 @@ class FinetuningSettings(TrainingSettings):
         "end, or are learned and answered in windows: each learns the text's classes, and their "
         "mean probability answers.",
     )
-    num_evaluations: int = Field(
-        default=5,
-        ge=1,
-        le=10**9,
-        description="Held-out evaluations during training, the last one included.",
+    validation_fraction: float = Field(
+        default=0.1,
+        ge=0,
+        le=0.5,
+        description="Share of the training items that is not learned from, at most 2,000 items. "
+        "They say when to stop and how sure the model may be of its answers; the held-out items "
+        "have no part in that. Of fewer than 50 nothing is taken; then all steps are taken and the "
+        "probabilities stay as they are.",
+    )
+    num_evaluations: Annotated[int, Field(ge=1, le=10**9)] | Literal["auto"] = Field(
+        default="auto",
+        description="Evaluations during training on the validation items (without any, on the "
+        "held-out ones), the last one included; auto: two an epoch, and at least four.",
     )
     patience: int | None = Field(
-        default=None,
+        default=4,
         ge=1,
-        description="Stop after so many evaluations without a lower held-out loss, and publish the "
-        "weights of the best one; empty: take all steps, and publish the last weights.",
+        description="Stop after so many evaluations without a lower validation loss, and publish "
+        "the weights of the best one; empty: take all steps, and publish the last weights.",
     )
     num_seeds: int = Field(
         default=1,

@@ -3,21 +3,23 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 
-from bert_core.batch import Batch
+from bert_core.batch import Batch, LabelledBatch
 from bert_core.config import EncoderConfig, size_of
 from bert_core.model.catalogue import Model, TrainableModel, count_parameters
 from bert_core.model.preparation import freeze, resize_positions
 from bert_core.model.rows import CODE_FILE
-from bert_core.model.task_models import SequenceRegressor, TextLabeller, TextModel
+from bert_core.model.task_models import SequenceRegressor, TaskModel, TextLabeller, TextModel
 from bert_core.training.state import load_encoder_into
+from bert_core.training.temperature import best_temperature, divide_logits, losses_by_temperature
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.errors import UserError
 from pipelines.stage import StageContext
 from pipelines.stages import FINETUNING
+from pipelines.stages.dataset.items import validation_parts
 from pipelines.stages.dataset.stage import family_of, figures_of, read_items
 from pipelines.stages.finetuning.settings import FinetuningSettings, split_of
 from pipelines.store import Artifact, Built, Draft
@@ -28,10 +30,11 @@ from pipelines.train.imported import config_of
 from pipelines.train.launch import launched
 from pipelines.train.metrics import best_step, finish_run, open_run, training_statistics
 from pipelines.train.placement import SINGLE_THREADED_SIZES, resolve_device
-from pipelines.train.ranks import means_over_ranks, rank_and_world_size
+from pipelines.train.ranks import means_over_ranks, rank_and_world_size, sum_over_ranks
 from pipelines.train.worker import Training, TrainingJob
 
 Initialization = Literal["pretrained", "random"]
+_FEWEST_EVALUATIONS, _EVALUATIONS_AN_EPOCH = 4, 2
 
 # Settings that change no single training run: other runs beside it, and how its encoder was named.
 OF_NO_TRAINING = {"compare_with_random", "encoder", "num_seeds", "search"}
@@ -68,11 +71,14 @@ def train_task_model(
             launched(job, CheckpointFolder.of(draft), context, run_id) as (checkpoint, result),
         ):
             tokenizer = WordPieceTokenizer.from_directory(encoder.local_folder())
-            publish_model(draft, checkpoint, tokenizer, result)
+            final = result["final"]
+            publish_model(draft, checkpoint, tokenizer, result, final["temperature"])
         statistics = {
-            **figures_of(Answers(*result["final"]["answers"]), dataset),
+            **figures_of(Answers(*final["answers"]), dataset),
             "score": dataset.statistics["score"],
-            "num_parameters": result["final"]["num_parameters"],
+            "num_parameters": final["num_parameters"],
+            "validation_items": final["validation_items"],
+            "temperature": final["temperature"],
             **_steps_of(result["history"], settings),
             **training_statistics(result),
         }
@@ -118,16 +124,21 @@ class Finetuning(Training):
         self._tokenizer = WordPieceTokenizer.from_directory(folder)
         self._reading = reading_of(settings, config_of(job.encoder))
         self._items = read_items(job.dataset, "heldout")
-        # Windows of long texts are examples of their own.
         train = read_items(job.dataset, "train")
-        self._train = self._family.examples(train, self._tokenizer, self._reading)
-        self._heldout = self._family.examples(self._items, self._tokenizer, self._reading)
+        learned, validated = validation_parts(
+            train, self._family, settings.validation_fraction, settings.seed
+        )
+        # Windows of long texts are examples of their own.
+        self._train = self._family.examples(learned, self._tokenizer, self._reading)
+        self._num_validated = len(validated.rows)
+        evaluated = validated if validated.rows else self._items
+        self._evaluated = self._family.examples(evaluated, self._tokenizer, self._reading)
         assert settings.num_epochs != "auto", "the stage resolves it before it trains"
         passes = len(self._train) * settings.num_epochs
         self.settings = settings
         self.num_steps = max(1, math.ceil(passes / settings.global_batch_size))
-        self.evaluate_every_steps = evaluation_interval(self.num_steps, settings.num_evaluations)
-        self.patience = settings.patience
+        self.evaluate_every_steps = evaluation_interval(self.num_steps, settings)
+        self.patience = settings.patience if self._num_validated else None
         self.layer_decay = settings.layer_decay
         self.embeddings_rate = settings.embeddings_rate
 
@@ -154,30 +165,64 @@ class Finetuning(Training):
         size, device = self.settings.micro_batch_size, next(model.parameters()).device
         means = means_over_ranks(
             tuple(self._family.curve),
-            math.ceil(len(self._heldout) / size),
+            self._num_evaluated_batches,
             (
                 (number, model.evaluation_sums(batch.to(device)))
-                for number, batch in batches(self._heldout, size, *self._ranks)
+                for number, batch in batches(self._evaluated, size, *self._ranks)
             ),
         )
-        return {self._family.curve[name]: value for name, value in means.items()}
+        figures = {self._family.curve[name]: value for name, value in means.items()}
+        if not self._num_validated:
+            return figures
+        return {f"validation/{name.removeprefix('eval/')}": figures[name] for name in figures}
 
     def final_evaluation(self, model: TrainableModel) -> dict[str, Any]:
         rank, world_size = self._ranks
+        temperature = self._temperature(model)
+        if temperature != 1.0:
+            divide_logits(cast(TaskModel, model), temperature)
         whole = Reading(self._reading.max_tokens, rank=rank, world_size=world_size)
         answers = self._family.answers(model, self._tokenizer, self._items, whole)
-        return {"answers": tuple(answers), "num_parameters": count_parameters(model)}
+        return {
+            "answers": (answers.values, answers.num_truncated),
+            "num_parameters": count_parameters(model),
+            "validation_items": self._num_validated,
+            "temperature": temperature,
+        }
+
+    @property
+    def _num_evaluated_batches(self) -> int:
+        return math.ceil(len(self._evaluated) / self.settings.micro_batch_size)
+
+    def _temperature(self, model: TrainableModel) -> float:
+        """That of the validation items; 1 without any, and for what has no probabilities."""
+        is_probable = isinstance(model, TaskModel) and model.logit_layer() is not None
+        if not self._num_validated or not is_probable:
+            return 1.0
+        evaluated = batches(self._evaluated, self.settings.micro_batch_size, *self._ranks)
+        losses = losses_by_temperature(
+            cast(TaskModel, model),
+            ((number, cast(LabelledBatch, batch)) for number, batch in evaluated),
+            self._num_evaluated_batches,
+        )
+        # A row is of one rank, so that the sum is the same for any number of them.
+        return best_temperature(sum_over_ranks(losses).sum(axis=0))
 
 
-def evaluation_interval(num_steps: int, num_evaluations: int) -> int:
+def evaluation_interval(num_steps: int, settings: FinetuningSettings) -> int:
     """How many steps lie between evaluations: never more of these than were asked for."""
-    return math.ceil(num_steps / num_evaluations)
+    if settings.num_evaluations != "auto":
+        return math.ceil(num_steps / settings.num_evaluations)
+    assert settings.num_epochs != "auto", "the stage resolves it before it trains"
+    count = max(_FEWEST_EVALUATIONS, round(_EVALUATIONS_AN_EPOCH * settings.num_epochs))
+    return math.ceil(num_steps / count)
 
 
 def _steps_of(history: Sequence[Mapping[str, Any]], settings: FinetuningSettings) -> dict[str, int]:
     """How many steps were taken, and after which the published weights are as they are."""
     taken = {"num_steps": history[-1]["step"]}
-    return taken if settings.patience is None else {**taken, "best_step": best_step(history)}
+    is_stopped = settings.patience is not None and "validation/loss" in history[-1]
+    return {**taken, "best_step": best_step(history)} if is_stopped else taken
 
 
 def files_of(dataset: Artifact) -> list[str]:

@@ -76,7 +76,7 @@ def finetuned(models: Models, dataset: Artifact, steps: int) -> Artifact:
         model.eval()
         answers = family.answers(model, tokenizer, heldout, reading)
         files = write_model(draft, model, tokenizer)
-        statistics = {**figures_of(answers, dataset), "score": family.score}
+        statistics = {**figures_of(answers, dataset), "score": family.score, "temperature": 1.0}
         return Built(files, statistics)
 
     return models.context.store.get_or_build(

@@ -71,7 +71,7 @@ def test_the_evidence_lies_with_the_run(
     model, report = evaluation
     run_id = models.tracker.create_run("finetuning", model.fingerprint, {}, {})
     names = log_evidence(models.tracker, run_id, model, report)
-    assert names == ["confusion.png", "report.json"]
+    assert names == ["confusion.png", "reliability.png", "report.json"]
     folder = Path(models.tracker.client().download_artifacts(run_id, "", str(tmp_path)))
     told = json.loads((folder / "report.json").read_text())
     assert [row["label"] for row in told["by_label"]] == told["labels"] == ["no", "yes"]

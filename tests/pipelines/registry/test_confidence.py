@@ -1,0 +1,118 @@
+"""A registered classifier answers alone where it is sure enough, however it is asked."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import mlflow
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from mlflow.exceptions import MlflowException
+
+from flows.cli.app import DONE, MISTAKE, run
+from pipelines.predict.batch_prediction import BatchSettings, build_predictions
+from pipelines.registry.package import Confidence, open_model, opened
+from pipelines.registry.register import Submission, model_card, register
+from pipelines.settings import RuntimeSettings
+from pipelines.stages.dataset.stage import read_items
+from pipelines.stages.evaluation import build_evaluation, confidence_of
+from pipelines.store import Artifact, ArtifactStore
+from tests.pipelines.registry.classifiers import finetuned, labelled_texts
+from tests.pipelines.registry.conftest import Models
+from tests.pipelines.registry.test_serving import untrained
+
+PRECISION = 0.9
+
+
+def submission(models: Models, folder: Path) -> tuple[Submission, Artifact]:
+    """A classifier that learned well but not all, with its evaluation; and its dataset."""
+    dataset = labelled_texts(models, folder)
+    model = finetuned(models, dataset, 60)
+    evaluation = build_evaluation(model, dataset, models.context)
+    return Submission(
+        kind="classification", name="sure", alias="candidate", artifact=model,
+        lineage={"dataset": dataset, "finetuned": model}, recipe_yaml="name: small\n",
+        evaluation=evaluation,
+    ), dataset  # fmt: skip
+
+
+def test_what_is_not_sure_enough_is_left_to_a_person_and_the_rest_is_as_precise_as_asked(
+    models: Models, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    submitted, dataset = submission(models, tmp_path)
+    assert submitted.evaluation is not None
+    report = json.loads(submitted.evaluation.local("report.json").read_text())["confidence"]
+    (row,) = [each for each in report["precision"] if each["precision"] == PRECISION]
+    assert 0.2 < row["answered"] < 1  # else there is nothing to see
+    assert submitted.evaluation.statistics["eval/accuracy"] < PRECISION
+    version = register(submitted, models.tracker)
+
+    heldout = read_items(dataset, "heldout").rows
+    asked = pd.DataFrame({"text": [item["text"] for item in heldout]})
+    mlflow.set_tracking_uri(models.tracker.uri)
+    model = mlflow.pyfunc.load_model(version.uri)
+    plain = model.predict(asked)
+    answers = model.predict(asked, params={"min_precision": PRECISION})
+    given = answers["label"].notna()
+    assert list(answers["guess"]) == list(plain["label"])
+    assert given.mean() == pytest.approx(row["answered"])
+    assert list(answers["label"][given]) == list(plain["label"][given])
+    expected = pd.Series([item["label"] for item in heldout])
+    assert (answers["label"][given] == expected[given]).mean() == pytest.approx(row["right"])
+    by_probability = model.predict(asked, params={"min_confidence": row["min_confidence"]})
+    assert list(by_probability["label"].notna()) == list(given)
+    with pytest.raises(MlflowException, match=r"no probability gives a precision of 0.99999"):
+        model.predict(asked, params={"min_precision": 0.99999})
+
+    # Whole files, and the command.
+    path = tmp_path / "texts.csv"
+    asked.to_csv(path, index=False)
+    settings = BatchSettings(model="sure/1", files=(str(path),), min_precision=PRECISION)
+    alone = replace(
+        models.context, store=ArtifactStore(tmp_path / "store"),
+        runtime=RuntimeSettings(num_workers=1),
+    )  # fmt: skip
+    made = build_predictions(settings, models.tracker, alone)
+    table = pq.read_table(made.local("part-00000-00000.parquet")).to_pydict()
+    assert [label is not None for label in table["label"]] == list(given)
+    assert table["guess"] == list(plain["label"])
+    with_folder = ["--file", str(path), "--model", str(submitted.artifact.local_folder())]
+    least = str(row["min_confidence"])
+    assert run(["predict", *with_folder, "--min-confidence", least, "--json"]) == DONE
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["label"] is not None for line in lines] == list(given)
+    assert run(["predict", *with_folder, "--min-confidence", least]) == DONE
+    shown = capsys.readouterr().out.splitlines()
+    first = list(given).index(False)
+    assert shown[first].startswith(f"- ({plain['label'][first]}?)")
+    assert run(["predict", *with_folder, "--min-precision", "0.9"]) == MISTAKE
+    assert "has no table of precisions" in capsys.readouterr().err
+
+    # What a person reads of it.
+    card = model_card(submitted, 1)
+    for title, value, compared in confidence_of(submitted.evaluation):
+        assert f"| {title} | {value} | {compared} |" in card
+
+
+def test_only_answers_with_one_probability_can_be_withheld(tmp_path: Path, models: Models) -> None:
+    folder = untrained(tmp_path, "tagging").local_folder()
+    with pytest.raises(Exception, match="gives no one probability a row; leave out min_conf"):
+        opened(folder, Confidence(min_confidence=0.5))
+    with pytest.raises(ValueError, match="give min_confidence or min_precision, not both"):
+        BatchSettings(min_confidence=0.5, min_precision=0.5)
+
+
+def test_a_model_without_an_evaluation_asks_for_a_probability(
+    models: Models, tmp_path: Path
+) -> None:
+    artifact = untrained(tmp_path, "classification")
+    register(
+        Submission(kind="classification", name="bare", alias="candidate", artifact=artifact,
+                   lineage={}, recipe_yaml="name: small\n"),
+        models.tracker,
+    )  # fmt: skip
+    with pytest.raises(Exception, match=r"has no table of precisions .* with min_confidence"):
+        open_model(models.tracker, "bare/1", Confidence(min_precision=0.9))
+    model, _ = open_model(models.tracker, "bare/1", Confidence(min_confidence=0.4))
+    assert model.min_confidence == 0.4

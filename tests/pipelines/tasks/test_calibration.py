@@ -1,0 +1,83 @@
+"""Calibration error, log loss and the table of precisions, on answers counted by hand."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.metrics import log_loss
+
+from bert_core.inference.confidence import CONFIDENCE_FILE, least_probability, withheld
+from pipelines.tasks import Probable
+from pipelines.tasks.calibration import calibration_figures, confidence_report, confidence_rows
+
+
+def of(confidences: list[float], right: list[bool]) -> Probable:
+    """Answers of two classes, the first one always the likelier."""
+    first = np.array(confidences)
+    classes = np.array([0 if each else 1 for each in right])
+    return Probable(np.stack([first, 1 - first], axis=1), classes)
+
+
+def test_figures_are_those_of_the_papers() -> None:
+    probable = of([0.95] * 4 + [0.75] * 4, [True] * 3 + [False] + [True] * 3 + [False])
+    figures = calibration_figures(probable, temperature=1.0)
+    # Two bins of four answers, 0.95 and 0.75 sure, both right in three of four.
+    assert figures["confidence/calibration_error"] == pytest.approx((0.2 + 0.0) / 2)
+    expected = log_loss(probable.classes, probable.probabilities, labels=[0, 1])
+    assert figures["confidence/log_loss"] == pytest.approx(expected)
+    assert figures["confidence/uncalibrated_log_loss"] == pytest.approx(expected)
+
+
+def test_what_was_before_the_temperature_is_computed_from_what_is_after() -> None:
+    logits = np.random.default_rng(0).normal(size=(500, 4)) * 3
+    classes = np.random.default_rng(1).integers(0, 4, 500)
+
+    def softmax(values: np.ndarray) -> np.ndarray:
+        powers = np.exp(values)
+        return powers / powers.sum(axis=1, keepdims=True)
+
+    after = calibration_figures(Probable(softmax(logits / 2.5), classes), temperature=2.5)
+    before = calibration_figures(Probable(softmax(logits), classes), temperature=1.0)
+    for name in ("log_loss", "calibration_error"):
+        assert after[f"confidence/uncalibrated_{name}"] == pytest.approx(
+            before[f"confidence/{name}"]
+        )
+    assert after["confidence/log_loss"] < before["confidence/log_loss"]
+
+
+def test_a_precision_is_translated_to_the_least_probability_that_gave_it(tmp_path: Path) -> None:
+    confidences = [0.99] * 40 + [0.8] * 40 + [0.6] * 20
+    right = [True] * 40 + [True] * 36 + [False] * 4 + [False] * 20
+    report = confidence_report(of(confidences, right))
+    statistics = calibration_figures(of(confidences, right), temperature=1.0)
+    assert confidence_rows(statistics, report)[2:] == [
+        ("answered alone at 90% precision", "80.0%", "from probability 0.800 on"),
+        ("answered alone at 95% precision", "80.0%", "from probability 0.800 on"),
+        ("answered alone at 99% precision", "40.0%", "from probability 0.990 on"),
+    ]
+    (tmp_path / CONFIDENCE_FILE).write_text(json.dumps(report))
+    assert least_probability(tmp_path, 0.95) == 0.8
+    assert least_probability(tmp_path, 0.951) == 0.99
+    assert [row["items"] for row in report["reliability"]] == [20, 40, 40]
+    assert report["reliability"][1]["accuracy"] == pytest.approx(0.9)
+
+
+def test_a_precision_that_was_never_reached_is_refused(tmp_path: Path) -> None:
+    report = confidence_report(of([0.9] * 100, [True] * 80 + [False] * 20))
+    assert not any(row["answered"] for row in report["precision"] if row["precision"] > 0.8)
+    (tmp_path / CONFIDENCE_FILE).write_text(json.dumps(report))
+    with pytest.raises(ValueError, match=r"no probability gives a precision of 0.9 .*best is 0.8;"):
+        least_probability(tmp_path, 0.9)
+    # Nineteen right answers say nothing of a precision.
+    few = confidence_report(of([0.9] * 19 + [0.6] * 81, [True] * 19 + [False] * 81))
+    assert few["precision"][-1]["min_confidence"] is None
+    with pytest.raises(ValueError, match="has no table of precisions"):
+        least_probability(tmp_path / "none", 0.9)
+
+
+def test_answers_that_are_not_sure_enough_are_none_beside_the_guess() -> None:
+    answers = {"label": ["a", "b", "c"], "probability": [0.9, 0.8999, 0.3]}
+    assert withheld(answers, 0.9) == {
+        "label": ["a", None, None], "probability": [0.9, 0.8999, 0.3], "guess": ["a", "b", "c"],
+    }  # fmt: skip
