@@ -3,7 +3,6 @@
 N = texts, C = classes.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -29,6 +28,7 @@ from bert_core.inference.texts import (
     with_marks,
     word_windows,
 )
+from bert_core.inference.words import places_of_words
 from bert_core.model.catalogue import (
     Model,
     MultiLabelClassifier,
@@ -41,16 +41,6 @@ from bert_core.model.catalogue import (
 from bert_core.model.task_models import class_names
 from bert_core.vocabulary import WordPieceTokenizer
 
-_MARKS: Final = re.escape("([{<)]}>\"'`“‘„”’«‹»›¿¡.,;:!?…")
-# Those that BERT's own tokenizer sets apart (tokenization.py, _is_chinese_char).
-_IDEOGRAPH: Final = (
-    "[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002ceaf"
-    "\U0002f800-\U0002fa1f]"
-)
-# What marks at its ends and ideographs are separated from; else one character.
-_WORD: Final = re.compile(
-    rf"(?!{_IDEOGRAPH})[^\s{_MARKS}](?:(?!{_IDEOGRAPH})\S)*?(?=[{_MARKS}]*(?:\s|$|{_IDEOGRAPH}))|\S"
-)
 ANSWER_TOKENS: Final = 30  # of the longest span that is an answer, as published
 
 
@@ -351,7 +341,7 @@ def _words(tokenizer: WordPieceTokenizer, text: str) -> list[_Word]:
     """The words of a text that have tokens."""
     ids, spans = tokenizer.encode_with_offsets(text)
     words, token = [], 0
-    for begin, end in (match.span() for match in _WORD.finditer(text)):
+    for begin, end in places_of_words(text):
         first = token
         while token < len(ids) and spans[token][0] < end:
             token += 1

@@ -14,6 +14,7 @@ from bert_core.inference.answers import answer, assign_labels, choose, classify,
 from bert_core.inference.confidence import GUESS, withheld
 from bert_core.inference.pretrained import embed
 from bert_core.inference.texts import EncodedTexts, Text, encode_texts, run_batches
+from bert_core.inference.words import have_prefixes, spans_of
 from bert_core.model.catalogue import (
     Model,
     MultiLabelClassifier,
@@ -26,6 +27,7 @@ from bert_core.model.catalogue import (
     described,
 )
 from bert_core.model.rows import Row, RowModel
+from bert_core.model.task_models import class_names
 from bert_core.vocabulary import WordPieceTokenizer
 
 Columns = Mapping[str, Sequence[Any]]  # all of one length, that of the table
@@ -132,9 +134,16 @@ def _answered(
             [list(map(str, text)) if is_list(text) else str(text) for text in columns["text"]],
             precision,
         )
+        tags = [[word.label for word in words] for words in tagged]
+        where = [[(word.begin, word.end) for word in words] for words in tagged]
+        are_entities = have_prefixes(class_names(model))
         return {
             "words": [[word.word for word in words] for words in tagged],
-            "tags": [[word.label for word in words] for words in tagged],
+            "tags": tags,
+            "spans": [
+                spans_of(each, places, are_entities=are_entities)
+                for each, places in zip(tags, where, strict=True)
+            ],
         }
     if isinstance(model, MultipleChoice):
         chosen = [
@@ -180,7 +189,8 @@ _QUESTIONS: Final = {
     ),
     "regression": Question(*_ONE_OR_TWO, {"value": float}),
     "token_classification": Question(
-        ("text",), ("words",), {"words": list[str], "tags": list[str]}, in_place="words"
+        ("text",), ("words",), {"words": list[str], "tags": list[str], "spans": list[dict]},
+        in_place="words",
     ),
     "multiple_choice": Question(
         ("text", "choices"), (), {"choice": int, "probability": float},

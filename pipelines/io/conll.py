@@ -10,7 +10,7 @@ from pipelines.io.files import check_no_mark, open_text
 
 _BLANKS: Final = re.compile(" +")
 # A comment ("# sent_id = 1", "# newdoc"), or ten columns of which the first is a number.
-_CONLL_U: Final = re.compile(r"# *(\S+ *= |(newdoc|newpar)\b)|\d+([-.]\d+)?(\t[^\t]*){9}$")
+_CONLL_U: Final = re.compile(r"# *(\S+ *= |(newdoc|newpar|id|text)\b)|\d+([-.]\d+)?(\t[^\t]*){9}$")
 _NAMES_OF_COLUMNS: Final = re.compile(
     r"(words?|tokens?|form|text)[ \t](.*[ \t])?((ner|pos)_)?(tags?|labels?|pos|upos|xpos|ner)", re.I
 )
@@ -57,6 +57,8 @@ def tagged_sentences(path: str, encoding: str) -> Iterator[TaggedSentence]:
                     f"line {number:,} of {path} is CoNLL-U; write a file of two columns with the "
                     "FORM and the tag of every word, such as its UPOS"
                 )
+            if not width and _NAMES_OF_COLUMNS.fullmatch(text):
+                raise UserError(f"line {number:,} of {path} names the columns; remove it")
             separator = separator or ("\t" if "\t" in text else " ")
             cells = text.split("\t") if separator == "\t" else _BLANKS.split(text.strip(" "))
             width = width or len(cells)
@@ -71,8 +73,6 @@ def tagged_sentences(path: str, encoding: str) -> Iterator[TaggedSentence]:
                     f"line {number:,} of {path} has no {'tag' if word else 'word'}: {text[:60]!r}; "
                     "correct or remove it"
                 )
-            if _NAMES_OF_COLUMNS.fullmatch(text):
-                raise UserError(f"line {number:,} of {path} names the columns; remove it")
             first = first if words else number
             words.append(word)
             tags.append(tag)

@@ -276,6 +276,10 @@ def naming_other_bytes(path: str, encoding: str) -> Iterator[None]:
         line = _line_of_fault(path, encoding)
         where = f"line {line:,} of {path}" if line else path
         raise _not_encoded(where, encoding, error) from error
+    except UnicodeError as error:  # such as UTF-16 without a mark
+        raise UserError(
+            f"{path} cannot be read as {encoding} ({error}); set `encoding` to another one"
+        ) from error
 
 
 def decoded(data: bytes, place: str) -> str:

@@ -183,7 +183,7 @@ def _delimited_rows(path: str, settings: TableSettings) -> Iterator[Any]:
             if not any(cell.strip() for cell in cells) and len(cells) < 2:
                 continue
             check_no_mark(cells[0], f"line {line:,} of {path}")
-            _check_quotes(cells, raw[0], delimiter, quoted, not columns, f"line {line:,} of {path}")
+            _check_quotes(cells, raw, delimiter, quoted, f"line {line:,} of {path}")
             if not columns:
                 if settings.no_header:
                     columns = [str(number) for number in range(1, len(cells) + 1)]
@@ -208,36 +208,42 @@ def _delimited_rows(path: str, settings: TableSettings) -> Iterator[Any]:
 
 
 def _check_quotes(
-    cells: Sequence[str], line: str, delimiter: str, quoted: bool, are_names: bool, place: str
+    cells: Sequence[str], raw: Sequence[str], delimiter: str, quoted: bool, place: str
 ) -> None:
     """Raise UserError for quotes around a cell that stay part of it."""
+    enclosed = [
+        cell for cell in cells if len(cell) > 1 and cell.strip()[:1] == cell.strip()[-1:] == '"'
+    ]
+    if not enclosed:
+        return
     if not quoted:
-        enclosed = [cell for cell in cells if len(cell) > 1 and cell[0] == cell[-1] == '"']
-        if any(are_names or '""' in cell[1:-1] for cell in enclosed):
+        # A text may begin and end with quotes; those within a cell that is enclosed come in twos.
+        if len(enclosed) == len(cells) > 1 or any(
+            '""' in cell[1:-1] and '"' not in cell[1:-1].replace('""', "") for cell in enclosed
+        ):
             raise UserError(
                 f"{place} has quotes around {enclosed[0][:40]}, which are ordinary characters "
                 "between tabs; rename the file to .csv and set `delimiter` to a tab"
             )
-    elif f'{delimiter} "' in line:
-        enclosed = [cell for cell in cells if cell[:1] == " " and cell.strip()[:1] == '"']
-        if enclosed:
-            raise UserError(
-                f"{place} has a blank before the quotes of{enclosed[0][:40]}, which become part "
-                "of the text; remove the blanks before quotes"
-            )
+    elif re.search(rf'(^|{re.escape(delimiter)})[^\S\r\n]+"', "".join(raw)):
+        raise UserError(
+            f"{place} has a blank before the quotes of {enclosed[0].strip()[:40]}, which become "
+            "part of the text; remove the blanks before quotes"
+        )
 
 
 class _SwallowedRows:
     """Lines within a cell that a stray quote, closed by a later one, made part of it.
 
     They look like rows: they have as many columns, and in another column than that cell's a value
-    that other rows have.
+    that other rows have. Of the cell's first line the columns before it are its own row's, and of
+    its last line those behind it.
     """
 
     def __init__(self, delimiter: str) -> None:
         self._delimiter = delimiter
         self._values: dict[int, set[str]] = {}  # by column, of those that have few
-        self._suspects: list[tuple[int, int, list[str]]] = []  # line, column of the cell, values
+        self._suspects: list[tuple[int, int, str]] = []  # line, column, value
 
     def look(self, line: int, raw: Sequence[str], cells: Sequence[str]) -> None:
         """Take the row that begins in `line` into account."""
@@ -245,23 +251,28 @@ class _SwallowedRows:
             values = self._values.setdefault(place, set())
             if len(values) < _FEW_VALUES:
                 values.add(cell)
-        if len(raw) > 1:
-            inside = next((place for place, cell in enumerate(cells) if "\n" in cell), 0)
-            for text in raw[:-1]:
-                values_of_line = text.rstrip("\r\n").split(self._delimiter)
-                if len(values_of_line) == len(cells):
-                    self._suspects.append((line, inside, values_of_line))
+        if len(raw) == 1:
+            return
+        inside = next((place for place, cell in enumerate(cells) if "\n" in cell), 0)
+        for number, text in enumerate(raw):
+            parts = text.rstrip("\r\n").split(self._delimiter)
+            first = inside + 1 if number == 0 else 0
+            end = inside if number == len(raw) - 1 else len(parts)
+            if len(parts) == len(cells):
+                self._suspects += [
+                    (line, place, parts[place])
+                    for place in range(first, end)
+                    if place != inside and parts[place]
+                ]
 
     def check(self, path: str) -> None:
         """Raise UserError where a cell holds lines that look like rows of the file."""
-        for line, inside, cells in self._suspects:
-            for place, cell in enumerate(cells):
-                values = self._values[place]
-                if place != inside and cell and cell in values and len(values) < _FEW_VALUES:
-                    raise UserError(
-                        f"the row that begins in line {line:,} of {path} has other rows within its "
-                        "quotes; correct the quotes, or write JSON lines"
-                    )
+        for line, place, cell in self._suspects:
+            if cell in self._values[place] and len(self._values[place]) < _FEW_VALUES:
+                raise UserError(
+                    f"the row that begins in line {line:,} of {path} has other rows within its "
+                    "quotes; correct the quotes, or write JSON lines"
+                )
 
 
 def _json_rows(path: str, settings: TableSettings) -> Iterator[Any]:
@@ -321,12 +332,20 @@ def squad_questions(path: str, encoding: str) -> Iterator[tuple[str, dict[str, A
             title = str(article.get("title") or "")
             for paragraph in article["paragraphs"]:
                 for question in paragraph["qas"]:
+                    is_impossible = question.get("is_impossible", not question["answers"])
+                    if not isinstance(is_impossible, bool) or not (
+                        is_impossible or question["answers"]
+                    ):
+                        raise ValueError(
+                            f"the question {question['question']!r:.60} has neither an answer nor "
+                            "is_impossible: true"
+                        )
                     yield (
                         title,
                         {
                             **question,
                             "question": question["question"],
-                            "answers": [] if question.get("is_impossible") else question["answers"],
+                            "answers": [] if is_impossible else question["answers"],
                             "context": paragraph["context"],
                         },
                     )
@@ -336,6 +355,33 @@ def squad_questions(path: str, encoding: str) -> Iterator[tuple[str, dict[str, A
         raise UserError(
             f"{path} does not have SQuAD's structure ({type(error).__name__}: {error}); fetch it "
             "again, or give JSONL with question, context and answers"
+        ) from error
+
+
+def label_studio_tasks(path: str, encoding: str) -> Iterator[tuple[Any, list[Any]]]:
+    """Of each task in an export of Label Studio (JSON, or JSON-MIN) its text and its spans.
+
+    Raises UserError for a file of another structure, and for a task with several annotations.
+    """
+    number = 0
+    try:
+        with open_text(path, encoding) as stream:
+            tasks = without_lone_surrogates(json.load(stream))
+        for number, task in enumerate(tasks, start=1):
+            if "annotations" not in task:
+                yield task["text"], task.get("label", [])
+                continue
+            kept = [each for each in task["annotations"] if not each.get("was_cancelled")]
+            if len(kept) != 1:
+                raise UserError(
+                    f"task {number:,} of {path} has {len(kept)} annotations; keep one of each task"
+                )
+            results = [each for each in kept[0]["result"] if each["type"] == "labels"]
+            yield task["data"]["text"], [each["value"] for each in results]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise UserError(
+            f"{path} does not have Label Studio's structure ({type(error).__name__}: {error}, task "
+            f"{number:,}); export it again as JSON, or give JSONL with text and spans"
         ) from error
 
 
@@ -396,6 +442,21 @@ def _parquet_rows(path: str) -> Iterator[Any]:
         yield schema
         number = 0
         for batch in batches:
-            for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            columns = [
+                _values_of(column, name, path)
+                for name, column in zip(schema.names, batch.columns, strict=True)
+            ]
+            for values in zip(*columns, strict=True):
                 number += 1
                 yield Row(number, dict(zip(schema.names, values, strict=True)))
+
+
+def _values_of(column: "pa.Array", name: str, path: str) -> list[Any]:
+    try:
+        return column.to_pylist()
+    except UnicodeDecodeError:
+        raise
+    except (ValueError, ArithmeticError, LookupError) as error:  # times beyond Python's, zones
+        raise UserError(
+            f"the column {name!r} of {path} cannot be read ({error}); leave it out"
+        ) from error

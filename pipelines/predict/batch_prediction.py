@@ -36,6 +36,9 @@ _ROW, _MODEL = "row", "model"  # columns of the row's number in its file, from 0
 _TYPES: Final[Mapping[Any, pa.DataType]] = {
     str: pa.string(), int: pa.int64(), float: pa.float64(),
     list[str]: pa.list_(pa.string()), list[float]: pa.list_(pa.float64()),
+    list[dict]: pa.list_(
+        pa.struct({"start": pa.int64(), "end": pa.int64(), "label": pa.string()})
+    ),
 }  # fmt: skip
 
 

@@ -151,11 +151,15 @@ def signature_of(question: Question) -> "ModelSignature":
     """What the model is asked and answers, in MLflow's words."""
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
-    from mlflow.types.schema import Array
+    from mlflow.types.schema import Array, Object, Property
 
     types: dict[Any, DataType | Array] = {
         str: DataType.string, int: DataType.long, float: DataType.double,
         list[str]: Array(DataType.string), list[float]: Array(DataType.double),
+        list[dict]: Array(Object([
+            Property("start", DataType.long), Property("end", DataType.long),
+            Property("label", DataType.string),
+        ])),
     }  # fmt: skip
     asked = [
         ColSpec(

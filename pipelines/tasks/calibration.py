@@ -96,14 +96,11 @@ def confidence_rows(
     statistics: Mapping[str, Any], report: Mapping[str, Any]
 ) -> list[tuple[str, str, str]]:
     """What is shown to people: a figure, its value, and what to compare it with."""
-    rows = [
-        (
-            f"{name.replace('_', ' ')}, held-out",
-            f"{statistics[f'confidence/{name}']:{style}}",
-            f"without calibration {statistics[f'confidence/uncalibrated_{name}']:{style}}",
-        )
-        for name, style in (("calibration_error", ".1%"), ("log_loss", ".3f"))
-    ]
+    rows = []
+    for name, style in (("calibration_error", ".1%"), ("log_loss", ".3f")):
+        value, before = (statistics[f"confidence/{part}{name}"] for part in ("", "uncalibrated_"))
+        compared = "not calibrated" if value == before else f"before calibration {before:{style}}"
+        rows.append((f"{name.replace('_', ' ')}, held-out", f"{value:{style}}", compared))
     for row in report["precision"]:
         if row["precision"] in SHOWN:
             least = row["min_confidence"]

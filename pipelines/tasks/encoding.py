@@ -26,12 +26,15 @@ from pipelines.errors import UserError
 from pipelines.tasks import BadItemError, Item, Reading, TaskExamples
 from pipelines.train.ranks import sum_over_ranks
 
-# Cyrillic and Greek small letters by the Latin ones that they look like, and dashes; the marks that
-# choose between two pictures of a sign are not seen at all.
+# Cyrillic and Greek small letters by the Latin ones that they look like, Persian by Arabic ones,
+# dashes and apostrophes. What chooses between two pictures of a sign, Arabic's tatweel and the dot
+# of a Turkish i are not seen at all.
 _LOOKS_LIKE: Final = {
-    **str.maketrans("авеёкмнорстухіјѕԁһԛԝαεικνορτυχ−‐‑–—", "abeëkmhopctyxijsdhqwaeikvoptux-----"),
-    **dict.fromkeys(range(0xFE00, 0xFE10)),
+    **str.maketrans("авеёкмнорстухіїјѕԁһԛԝαεικνορτυχ−‐‑–—", "abeëkmhopctyxiïjsdhqwaeikvoptux-----"),
+    **str.maketrans("یک’‘", "يك''"),
+    **dict.fromkeys([*range(0xFE00, 0xFE10), 0x0640, 0x0307]),
 }
+_PARTING: Final = re.compile(r"(?<=\w)[-_](?=\w)")
 _WHOLE_NUMBER: Final = re.compile(r"-?\d+(\.0+)?")
 
 
@@ -78,17 +81,23 @@ def check_distinct(labels: Iterable[str]) -> None:
     """Raise UserError where two labels differ only in what nobody sees or means.
 
     That is case, width, blanks, invisible marks, letters of two scripts that look the same, kinds
-    of dashes, and how a whole number is written (1, 01, 1.0).
+    of dashes, whether words are parted by them or by `_`, and how a whole number is written (1, 01,
+    1.0).
     """
     seen: dict[str, str] = {}
     for label in dict.fromkeys(labels):
         letters = unicodedata.normalize("NFKC", label).casefold().translate(_LOOKS_LIKE)
-        shown = "".join(c for c in letters if c.isprintable() and not c.isspace())
+        shown = _PARTING.sub("", "".join(filter(is_shown, letters)))
         if _WHOLE_NUMBER.fullmatch(shown):
             shown = str(int(shown.partition(".")[0]))
         other = seen.setdefault(shown, label)
         if other != label:
             raise UserError(f"the labels {other!r} and {label!r} look the same; write them alike")
+
+
+def is_shown(letter: str) -> bool:
+    """Whether a character is more than white space or an invisible mark; a new emoji is, too."""
+    return not letter.isspace() and unicodedata.category(letter) not in ("Cc", "Cf")
 
 
 def class_names(model: Model) -> tuple[str, ...]:

@@ -142,7 +142,8 @@ def _names(labels: Any) -> list[str]:
         raise BadItemError("have its labels, or an empty list where there are none", "none")
     if not isinstance(labels, list):
         raise BadItemError(
-            "have its labels in a list, or in a text between what label_separator names (a comma)",
+            "have its labels in a list (JSON lines, where a label may have any sign), or in a text "
+            "between what label_separator names (a comma)",
             repr(labels)[:60],
         )
     if not all(isinstance(label, str) for label in labels):

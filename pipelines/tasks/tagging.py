@@ -7,9 +7,9 @@ or BILOU, `-` and a type.
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,7 @@ import torch
 from bert_core.batch import IGNORED_LABEL
 from bert_core.inference.answers import sequences_of
 from bert_core.inference.texts import WordWindow, word_windows
+from bert_core.inference.words import entities, have_prefixes
 from bert_core.model.catalogue import Model, TokenClassifier
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.errors import UserError
@@ -34,13 +35,11 @@ from pipelines.tasks import (
 )
 from pipelines.tasks.encoding import Sequences, check_classes, check_distinct, class_names, share
 from pipelines.tasks.scoring import WeightedScore, class_report, ratio
+from pipelines.tasks.spans import spans_in, tagged_words
 from pipelines.train.ranks import sum_over_ranks
 
 _OUTSIDE = "O"
-_BEGINS = ("B", "S", "U")  # U is what BILOU calls S
-_ENDS = ("E", "S", "L", "U")
-_PUBLISHED = re.compile(r"[BIESLUM]-.+")
-_ALMOST = re.compile(r"[BIESLUM][-_].+|.+[-_][BIESLUM]", re.IGNORECASE)
+_ALMOST = re.compile(r"[BIESLUM][-_:–—－].+|.+[-_][BIESLUM]", re.IGNORECASE)
 _LETTERS = frozenset("BIESLUM")
 
 
@@ -60,8 +59,12 @@ class Tagging(TaskFamily):
     def item(self, record: Mapping[str, Any]) -> Item:
         """A sentence's words with as many tags; raises BadItemError for other numbers of these.
 
-        Likewise for a word without a tag, and for tags without names.
+        Likewise for a word without a tag, and for tags without names. In place of words and tags
+        may stand a text and its spans: see `tagged_words`.
         """
+        if isinstance(record["words"], str):
+            spans = spans_in(record["words"], record["tags"], record["offsets"])
+            record = tagged_words(record["words"], spans)
         words, tags = record["words"], record["tags"]
         if not isinstance(words, list) or not isinstance(tags, list):
             raise BadItemError("have a list of words and one of tags", f"{words!r:.60}")
@@ -69,8 +72,8 @@ class Tagging(TaskFamily):
             raise BadItemError("have texts as its words", f"{words!r:.60}")
         if len(words) != len(tags):
             raise BadItemError("have a tag for every word", f"{len(tags)} for {len(words)}")
-        if not words:
-            raise BadItemError("have words", "none")
+        if not words or "" in words:
+            raise BadItemError("have words", f"an empty one in {words!r:.60}" if words else "none")
         nameless = [tag for tag in tags if not isinstance(tag, str)]
         if nameless:
             what = "the number " if isinstance(nameless[0], int | float) else ""
@@ -80,7 +83,8 @@ class Tagging(TaskFamily):
             )
         if "" in tags:
             raise BadItemError("have a tag for every word", f"none for {words[tags.index('')]!r}")
-        return {"words": words, "tags": tags}
+        notes = {"notes": record["notes"]} if record.get("notes") else {}
+        return {"words": words, "tags": tags, **notes}
 
     def group(self, item: Item) -> str:
         return " ".join(item["words"])
@@ -210,21 +214,13 @@ def _windows(
     ]
 
 
-class Entity(NamedTuple):
-    """A run of words of one type."""
-
-    first: int  # word
-    last: int
-    type: str
-
-
 def name_entities(tags: Iterable[str]) -> bool:
     """Whether the tags mark entities: all are `O` or have a published prefix; else they are words'.
 
     Raises UserError for tags of which some have such a prefix, and for those that only look so.
     """
     different = sorted({*tags} - {_OUTSIDE})
-    others = [tag for tag in different if not _PUBLISHED.fullmatch(tag)]
+    others = [tag for tag in different if not have_prefixes([tag])]
     is_mixed = 0 < len(others) < len(different)
     is_almost = any(map(_ALMOST.fullmatch, others)) or (others and {*others} <= _LETTERS)
     if is_mixed or is_almost:
@@ -234,23 +230,6 @@ def name_entities(tags: Iterable[str]) -> bool:
             "tags of single words, such as parts of speech, have no such prefix at all"
         )
     return not others
-
-
-def entities(tags: Sequence[str]) -> Iterator[Entity]:
-    """The entities of a sentence, in order.
-
-    An entity begins where its tag says so, after another type, after none, and after a tag that
-    ends one: so IOB1's `I-` after nothing opens one, and its `B-` parts two of a type.
-    """
-    first, before_type, before_prefix = 0, "", ""
-    for index, tag in enumerate([*tags, _OUTSIDE]):
-        prefix, _, kind = tag.partition("-")
-        begins = prefix in _BEGINS or kind != before_type or before_prefix in _ENDS
-        if before_type and (begins or not kind):
-            yield Entity(first, index - 1, before_type)
-        if kind and (begins or not before_type):
-            first = index
-        before_type, before_prefix = kind, prefix
 
 
 def entity_scores(

@@ -37,8 +37,12 @@ def rows(labels: list[str]) -> str:
         *((rows([one, two] * 20), "look the same; write them alike") for one, two in (
             ("\u2764", "\u2764\ufe0f"), ("po", "p\u043e"), ("-1", "\u22121"), ("1", "01"),
             ("\u0661", "1"), ("A", "\u0410"),
+            ("جيد", "جيـد"), ("ایجابی", "ايجابي"), ("can't say", "can’t say"),
+            ("pozitif", "POZİTİF"), ("not_spam", "not-spam"), ("not spam", "not_spam"),
         )),
         (rows(["2", "2.0", "x"] * 20), "'2' and '2.0' look the same"),
+        (rows(["\U0001fae9", "\U0001fadf", "\ue001", "\ue002"] * 20), None),
+        ("text,label\n" + "\U0001fae9,a\n\U0001fadf,b\n\ue001 x,b\n" * 9, None),
         (rows(["10", "100", "1.5a", "\u043d\u0435\u0442"] * 20), None),
         *((f"text,label\n{text},a\n", "must have a text, found none in line 2")
           for text in ("\u200b", "\u00ad\u200d")),

@@ -56,27 +56,34 @@ def test_validation_items_are_of_no_group_that_is_learned_from() -> None:
         {"text": f"Text {number % 700}", "second_text": None, "label": "ab"[number % 2]}
         for number in range(1400)
     ]
-    learned, validated = validation_parts(Items(rows, ("a", "b")), task, 0.1, seed=3)
+    learned, validated = validation_parts(Items(rows, ("a", "b")), task, 140, seed=3)
     assert learned.labels == validated.labels == ("a", "b")
     assert len(learned.rows) + len(validated.rows) == 1400
     assert 100 < len(validated.rows) < 180
     assert not {item["text"] for item in learned.rows} & {item["text"] for item in validated.rows}
-    again = validation_parts(Items(rows, ("a", "b")), task, 0.1, seed=3)
+    again = validation_parts(Items(rows, ("a", "b")), task, 140, seed=3)
     assert again == (learned, validated)
-    assert validation_parts(Items(rows, ("a", "b")), task, 0.1, seed=4) != again
+    assert validation_parts(Items(rows, ("a", "b")), task, 140, seed=4) != again
 
 
 @pytest.mark.parametrize(
-    ("num_items", "fraction", "expected"),
-    [(499, 0.1, (0, 0)), (520, 0.1, (30, 80)), (600, 0.0, (0, 0)), (30_000, 0.1, (1850, 2150))],
+    ("num_items", "count", "expected"),
+    [
+        (999, "auto", (0, 0)),
+        (1000, "auto", (70, 130)),
+        (30_000, "auto", (70, 130)),
+        (600, 0, (0, 0)),
+        (600, 10_000, (250, 350)),
+        (60, 10, (2, 20)),
+    ],
 )
 def test_so_many_items_are_for_validation(
-    num_items: int, fraction: float, expected: tuple[int, int]
+    num_items: int, count: Any, expected: tuple[int, int]
 ) -> None:
     rows = [
         {"text": f"Text {number}", "second_text": None, "label": "ab"[number % 2]}
         for number in range(num_items)
     ]
-    _, validated = validation_parts(Items(rows, ()), family("classification"), fraction, seed=0)
+    _, validated = validation_parts(Items(rows, ()), family("classification"), count, seed=0)
     least, most = expected
     assert least <= len(validated.rows) <= most

@@ -142,7 +142,7 @@ PATIENT = SETTINGS.model_copy(
         "num_evaluations": 24,
         "patience": 3,
         "learning_rate": 5e-3,
-        "validation_fraction": 0.4,
+        "validation_items": 60,
     }
 )
 

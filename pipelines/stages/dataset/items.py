@@ -1,11 +1,12 @@
 """Labelled items of a family: records checked one by one, divided, and named by what they are."""
 
 import hashlib
+import logging
 from collections.abc import Sequence
 from io import BufferedIOBase
 from itertools import islice
 from pathlib import Path
-from typing import Final, NamedTuple, cast
+from typing import Final, Literal, NamedTuple, cast
 
 import numpy as np
 
@@ -22,10 +23,14 @@ from pipelines.stages.dataset.settings import (
     LabelledFile,
 )
 from pipelines.tasks import BadItemError, Item, Items, TaskFamily, family
+from pipelines.tasks.encoding import is_shown
 
-# How many items decide when a fine-tuning stops, and how sure it is: see `validation_parts`.
-_FEWEST_VALIDATED, _MOST_VALIDATED = 50, 2000
+_NOTES_SHOWN: Final = 5
+_FEWEST_TO_VALIDATE, _VALIDATED = 1000, 100
 _ITEMS_INSPECTED: Final = 5000  # of a large file or split, before a run begins
+
+
+logger = logging.getLogger(__name__)
 
 
 class Grouped(NamedTuple):
@@ -57,6 +62,7 @@ def read_labelled(
         path = part
         records = records_of_file(part, family.form, source)
     items: list[Grouped] = []
+    notes: list[str] = []
     for record in islice(records, limit):
         try:
             text = record.fields.get("text")
@@ -68,7 +74,13 @@ def read_labelled(
                 f"every item of {path} must {error.must}, found {error.found} in {record.place}; "
                 "correct or remove it"
             ) from error
+        notes += [f"{record.place}: {note}" for note in item.pop("notes", ())]
         items.append(Grouped(record.group or family.group(item), item))
+    if notes:
+        logger.warning(
+            "%s labels of %s are not taken as they are: %s%s", f"{len(notes):,}", path,
+            "; ".join(notes[:_NOTES_SHOWN]), "; …" if len(notes) > _NOTES_SHOWN else "",
+        )  # fmt: skip
     if not items:
         raise UserError(f"{path} holds no labelled items")
     return items
@@ -143,15 +155,18 @@ def divided(
 
 
 def validation_parts(
-    items: Items, family: TaskFamily, fraction: float, seed: int
+    items: Items, family: TaskFamily, count: int | Literal["auto"], seed: int
 ) -> tuple[Items, Items]:
-    """The training items that are learned from, and those that say when to stop.
+    """The training items that are learned from, and about `count` others, at most half of all.
 
-    No validation items at all if there would be too few of them to say anything.
+    `auto` takes 100 of them, and none of fewer than 1,000.
     """
-    share = min(fraction, _MOST_VALIDATED / len(items.rows))
-    if share * len(items.rows) < _FEWEST_VALIDATED:
+    num_items = len(items.rows)
+    automatic = _VALIDATED if num_items >= _FEWEST_TO_VALIDATE else 0
+    number = automatic if count == "auto" else count
+    if not number:
         return items, Items([], items.labels)
+    share = min(number / num_items, 0.5)
     grouped = [Grouped(family.group(item), item) for item in items.rows]
     learned, validated = divided(grouped, family, share, seed, "validation")
     return Items(learned, items.labels), Items(validated, items.labels)
@@ -190,7 +205,7 @@ def _joined_groups(items: Sequence[Grouped]) -> list[str]:
 
 def _is_visible(text: str) -> bool:
     """Whether there is more than white space and invisible marks."""
-    return any(letter.isprintable() and not letter.isspace() for letter in text)
+    return any(is_shown(letter) for letter in text)
 
 
 def folded(text: str) -> str:

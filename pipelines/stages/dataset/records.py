@@ -9,7 +9,7 @@ form a record has the fields
 | label_lists | `text`, `second_text` where the table has it, `labels` |
 | pairs | `text`, `second_text`, `label` and `negative` where the table has them |
 | choices | `text`, `choices`, `label` |
-| words | `words`, `tags` |
+| words | `words`, `tags`, or a text and its spans; `offsets` says what these count |
 | questions | `question`, `context`, `answers`; `id` and `title` where the table has them |
 | rows | every column by its own name |
 """
@@ -28,6 +28,7 @@ from pipelines.io.tables import (
     cell_text,
     check_column,
     is_nothing,
+    label_studio_tasks,
     open_table,
     squad_questions,
     table_format,
@@ -49,11 +50,13 @@ _FIELDS: Final[dict[Form, dict[str, str]]] = {
     },
     "rows": {},
 }  # fmt: skip
+_SPANS: Final = ("spans", "entities", "label")  # as Prodigy, doccano and others call them
 _OPTIONAL: Final = {
     ("texts", "second_text"), ("label_lists", "second_text"), ("pairs", "label"),
 }  # fmt: skip
-# Brackets around labels, zeros and ones for each, and what separates them in other files.
-_OTHER_LISTS: Final = re.compile(r"^\s*[\[{(]|^[01](\s+[01])+$|[;|]")
+# Brackets or quotes around labels, zeros and ones for each, and other separators.
+_OTHER_LISTS: Final = re.compile(r"""\s*(\[.*\]|\{.*\}|\(.*\)|["'“].*|[01](\s+[01])+)\s*""")
+_OTHER_SEPARATORS: Final = re.compile("[;|、，،]")
 _FEATURES: Final = b"huggingface"  # under which `datasets` describes the columns of a Parquet file
 
 
@@ -73,10 +76,10 @@ def file_format(path: str, form: Form, delimiter: str | None = None) -> str:
     if not path:
         raise UserError("dataset.source.path is empty; name a file of labelled items")
     table = table_format(path, delimiter)
+    if format_suffix(path) == ".json" and form in ("words", "questions"):
+        return "label_studio" if form == "words" else "squad"
     if form == "words" and table in (None, "delimited"):
         return "conll"
-    if form == "questions" and format_suffix(path) == ".json":
-        return "squad"
     if table is None:
         raise UserError(
             f"{path} is no file of labelled items by its name; name one that ends in .csv, .tsv, "
@@ -94,6 +97,11 @@ def records_of_file(path: str, form: Form, source: LabelledFile) -> Iterator[Rec
             name = str(question.get("id", ""))
             place = f"question {name or repr(question['question'])}"
             yield Record(place, title, _squad_fields(name, question))
+        return
+    if kind == "label_studio":
+        for number, (text, spans) in enumerate(label_studio_tasks(path, source.encoding), start=1):
+            fields = {"words": text, "tags": spans, "offsets": source.offsets}
+            yield Record(f"task {number:,}", "", fields)
         return
     if kind == "conll":
         if source.text_column or source.label_column:
@@ -148,6 +156,10 @@ def _records(
             yield Record(where, group or title, _squad_fields(name, raw))
             continue
         fields = {field: _cell(value) for field, value in raw.items()}
+        if form == "words":
+            fields["offsets"] = source.offsets
+            if values.get("answer") in ("reject", "ignore"):  # Prodigy's
+                raise UserError(f"{where} of {place} was not accepted in Prodigy; leave it out")
         if form == "label_lists":
             fields["labels"] = _labels(raw["labels"], source.label_separator)
         elif form == "choices" and source.choice_columns:
@@ -166,13 +178,16 @@ def _columns_of_fields(
     for name in ("text_column", "second_text_column", "label_column", "choice_columns"):
         if getattr(source, name) and name not in read:
             raise UserError(f"this task reads no column by {name}; leave it out")
+    usual = {field: field for field in settings}
+    if form == "words" and "words" not in columns and "text" in columns:
+        usual = {"words": "text", "tags": _column_of_spans(source, columns, place)}
     column_of = {}
     for field, setting in settings.items():
-        name = getattr(source, setting)
-        if name or (form, field) not in _OPTIONAL:
-            check_column(name or field, columns, place, setting)
-        if (name or field) in columns:
-            column_of[field] = name or field
+        name = getattr(source, setting) or usual[field]
+        if getattr(source, setting) or (form, field) not in _OPTIONAL:
+            check_column(name, columns, place, setting)
+        if name in columns:
+            column_of[field] = name
     twice = [name for name, count in Counter(column_of.values()).items() if count > 1]
     if twice:
         raise UserError(f"{', '.join(settings.values())} name the column {twice[0]!r} twice")
@@ -185,6 +200,16 @@ def _columns_of_fields(
     if source.group_column:
         check_column(source.group_column, columns, place, "group_column")
     return column_of
+
+
+def _column_of_spans(source: Source, columns: Sequence[str], place: str) -> str:
+    """The column with the spans of texts; raises UserError where several could be."""
+    present = [name for name in _SPANS if name in columns]
+    if len(present) > 1 and not source.label_column:
+        raise UserError(
+            f"{place} has {' and '.join(present)}; set label_column to the one with the spans"
+        )
+    return present[0] if present else _SPANS[0]
 
 
 def _cell(value: Any) -> Any:
@@ -201,9 +226,10 @@ def _cell(value: Any) -> Any:
 
 def _labels(value: Any, separator: str) -> Any:
     """Any number of labels, in a list or a text; null is none at all, an empty text no label."""
-    if isinstance(value, str) and _OTHER_LISTS.search(value.replace(separator, "")):
-        return value  # a list that nothing here reads
     if isinstance(value, str):
+        is_other = separator not in value and _OTHER_SEPARATORS.search(value)
+        if is_other or _OTHER_LISTS.fullmatch(value):
+            return value  # a list that nothing here reads
         return [label for part in value.split(separator) if (label := part.strip())]
     if isinstance(value, list):
         return [None if is_nothing(each) else each for each in _cell(value) if each != ""]

@@ -39,7 +39,8 @@ class LabelledColumns(Settings):
     label_column: str = Field(
         default="",
         description="Column with the label; by default `label`, for multi-label `labels`, for "
-        "tagging the list `tags`, for question answering `answers` as SQuAD has them.",
+        "tagging the list `tags` (of texts with character offsets: `spans`, `entities` or "
+        "`label`), for question answering `answers` as SQuAD has them.",
     )
     choice_columns: tuple[str, ...] = Field(
         default=(),
@@ -55,6 +56,11 @@ class LabelledColumns(Settings):
         default=",",
         min_length=1,
         description="What separates the labels of multi-label where they are text, not a list.",
+    )
+    offsets: Literal["characters", "utf16"] = Field(
+        default="characters",
+        description="What the places of spans count (tagging): characters, or UTF-16 units as "
+        "browsers do, where most emoji are two.",
     )
     heldout_fraction: float = Field(
         default=0.2,

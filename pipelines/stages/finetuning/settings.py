@@ -131,25 +131,24 @@ class FinetuningSettings(TrainingSettings):
         "end, or are learned and answered in windows: each learns the text's classes, and their "
         "mean probability answers.",
     )
-    validation_fraction: float = Field(
-        default=0.1,
-        ge=0,
-        le=0.5,
-        description="Share of the training items that is not learned from, at most 2,000 items. "
-        "They say when to stop and how sure the model may be of its answers; the held-out items "
-        "have no part in that. Of fewer than 50 nothing is taken; then all steps are taken and the "
+    validation_items: Annotated[int, Field(ge=0, le=10**9)] | Literal["auto"] = Field(
+        default="auto",
+        description="So many training items, at most half, are not learned from: they say how "
+        "sure the model may be of its answers, and with `patience` when to stop. Held-out items "
+        "have no part in that. auto: 100 of 1,000 items and more, none of fewer: then the "
         "probabilities stay as they are.",
     )
     num_evaluations: Annotated[int, Field(ge=1, le=10**9)] | Literal["auto"] = Field(
         default="auto",
         description="Evaluations during training on the validation items (without any, on the "
-        "held-out ones), the last one included; auto: two an epoch, and at least four.",
+        "held-out ones), the last one included; auto: 5, and with patience two an epoch.",
     )
     patience: int | None = Field(
-        default=4,
+        default=None,
         ge=1,
         description="Stop after so many evaluations without a lower validation loss, and publish "
-        "the weights of the best one; empty: take all steps, and publish the last weights.",
+        "the weights of the best one; empty: take all steps, and publish the last weights, which "
+        "few items gain by (docs/decisions/0069).",
     )
     num_seeds: int = Field(
         default=1,
@@ -168,6 +167,12 @@ class FinetuningSettings(TrainingSettings):
         description="Train a second model from random weights with the same budget, to "
         "show what the pretraining is worth.",
     )
+
+    @model_validator(mode="after")
+    def _patience_has_items(self) -> "FinetuningSettings":
+        if self.patience is not None and self.validation_items == 0:
+            raise ValueError("patience needs validation_items, which are 0; leave one of them out")
+        return self
 
     @model_validator(mode="after")
     def _seeds_fit(self) -> "FinetuningSettings":

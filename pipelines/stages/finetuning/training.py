@@ -34,7 +34,7 @@ from pipelines.train.ranks import means_over_ranks, rank_and_world_size, sum_ove
 from pipelines.train.worker import Training, TrainingJob
 
 Initialization = Literal["pretrained", "random"]
-_FEWEST_EVALUATIONS, _EVALUATIONS_AN_EPOCH = 4, 2
+_FEWEST_EVALUATIONS, _EVALUATIONS_AN_EPOCH = 5, 2
 
 # Settings that change no single training run: other runs beside it, and how its encoder was named.
 OF_NO_TRAINING = {"compare_with_random", "encoder", "num_seeds", "search"}
@@ -126,7 +126,7 @@ class Finetuning(Training):
         self._items = read_items(job.dataset, "heldout")
         train = read_items(job.dataset, "train")
         learned, validated = validation_parts(
-            train, self._family, settings.validation_fraction, settings.seed
+            train, self._family, settings.validation_items, settings.seed
         )
         # Windows of long texts are examples of their own.
         self._train = self._family.examples(learned, self._tokenizer, self._reading)
@@ -214,8 +214,8 @@ def evaluation_interval(num_steps: int, settings: FinetuningSettings) -> int:
     if settings.num_evaluations != "auto":
         return math.ceil(num_steps / settings.num_evaluations)
     assert settings.num_epochs != "auto", "the stage resolves it before it trains"
-    count = max(_FEWEST_EVALUATIONS, round(_EVALUATIONS_AN_EPOCH * settings.num_epochs))
-    return math.ceil(num_steps / count)
+    an_epoch = 0 if settings.patience is None else _EVALUATIONS_AN_EPOCH  # to stop in time
+    return math.ceil(num_steps / max(_FEWEST_EVALUATIONS, round(an_epoch * settings.num_epochs)))
 
 
 def _steps_of(history: Sequence[Mapping[str, Any]], settings: FinetuningSettings) -> dict[str, int]:

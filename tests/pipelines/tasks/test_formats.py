@@ -66,8 +66,9 @@ def test_a_file_without_a_column_is_refused_with_the_setting_that_names_it(
         (["a", "a"], "name each of its labels once"),
         (["b", 27], "the names of its labels as texts"),
         (None, "have its labels, or an empty list where there are none, found none in line 2"),
-        *((lists, "have its labels in a list, or in a text between")
-          for lists in ("['a', 'b']", "{a, b}", "a|b", "a; b", "0 1 0", "1 0")),
+        *((lists, r"have its labels in a list .*, or in a text between")
+          for lists in ("['a', 'b']", "{a, b}", "a|b", "a; b", "0 1 0", "1 0", "喜び、悲しみ",
+                        '"joy"', "فرح، حزن")),
     ],
 )  # fmt: skip
 def test_labels_that_have_no_names_are_refused(tmp_path: Path, value: Any, message: str) -> None:
@@ -83,6 +84,8 @@ def test_labels_of_a_text_stand_in_a_list_or_between_separators(tmp_path: Path) 
     ]  # fmt: skip
     (row,) = of_json(tmp_path, "multi_label", {"text": "x", "labels": ["b|c", "a", "27"]})
     assert row["labels"] == ["27", "a", "b|c"]
+    path = written(tmp_path / "b.csv", 'text,labels\nx,"(other), Health; safety, 10, 01"\n')
+    assert items(path, "multi_label")[0]["labels"] == ["(other)", "01", "10", "Health; safety"]
     path = written(tmp_path / "c.csv", "text,labels\nx,a|b\n")
     assert items(path, "multi_label", label_separator="|")[0]["labels"] == ["a", "b"]
 
@@ -98,9 +101,11 @@ def test_choices_stand_in_a_list_or_in_columns(tmp_path: Path) -> None:
     assert items(path, "multiple_choice", **swag) == [two]
     with pytest.raises(UserError, match="same number of choices, found 1 with 2, 1 with 3"):
         family("multiple_choice").labels([two, {**two, "choices": ["a", "b", "c"]}], [])
-    assert family("multiple_choice").labels([two] * 8, [{**two, "answer": 0}]) == ()
-    with pytest.raises(UserError, match="first choice, 0, is the answer to none of 8 questions"):
-        family("multiple_choice").labels([two] * 6, [two] * 2)
+    zero = {**two, "answer": 0}
+    assert family("multiple_choice").labels([*[two] * 20, zero], [two] * 9) == ()
+    for train, heldout in (([two] * 10, [zero]), ([zero], [two] * 10)):
+        with pytest.raises(UserError, match="first choice, 0, is the answer to none of 10 questi"):
+            family("multiple_choice").labels(train, heldout)
 
 
 @pytest.mark.parametrize(
@@ -139,6 +144,8 @@ def test_columns_of_conll_in_any_number_parted_by_blanks_or_tabs(tmp_path: Path)
     ]
     with pytest.raises(UserError, match="words in its first column and tags in its last; leave"):
         items(path, "tagging", label_column="2")
+    fields = written(tmp_path / "fields.conll", "2024 VALUE\n\nForm LABEL\n\nText NER\n")
+    assert [item["tags"] for item in items(fields, "tagging")] == [["VALUE"], ["LABEL"], ["NER"]]
     tabs = "New York\t_\tB-LOC\n#\t_\tO\n \t\n\n!\t_\tO\n"
     assert items(written(tmp_path / "a.conll", tabs), "tagging") == [
         {"words": ["New York", "#"], "tags": ["B-LOC", "O"]},
@@ -162,7 +169,7 @@ def test_blanks_and_tabs_alone_separate(odd: str, separator: str, tmp_path: Path
            "the first column of .* numbers the words or names the sentence; leave it out")
           for one, two, more in ("121", "010", "123", ("s1", "s1", "s2"), ("1-1", "1-2", "2-1"))),
         *((f"one O\n\n# {comment}\ntwo O\n", "line 3 of .* is CoNLL-U")
-          for comment in ("sent_id = 1", "newdoc", "newpar id = p2")),
+          for comment in ("sent_id = 1", "newdoc", "newpar id = p2", "id x1 domain=en")),
         ("one\tDET\n# copied\ntwo\tNUM\n", "line 2 of .* has 1 columns, not 2"),
         ("Word POS\none DET\n", "line 1 of .* names the columns; remove it"),
         ("token\tlemma\tner_tag\none\tone\tO\n", "line 1 of .* names the columns; remove it"),

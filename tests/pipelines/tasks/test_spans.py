@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from bert_core.inference.words import Entity, entities
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.errors import UserError
 from pipelines.tasks import Answers, Items, Reading, family
 from pipelines.tasks.question_answering import normalized, score_of
 from pipelines.tasks.scoring import figures_of
-from pipelines.tasks.tagging import Entity, entities, entity_report, entity_scores
+from pipelines.tasks.tagging import entity_report, entity_scores
 from tests.pipelines.tasks.letters import CONFIG, TOKENS
 
 

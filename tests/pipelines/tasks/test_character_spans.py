@@ -1,0 +1,183 @@
+"""Spans with character offsets, as tools for labelling export them: there and back unchanged."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bert_core.inference.words import places_of_words, spans_of
+from pipelines.errors import UserError
+from pipelines.stages.dataset.items import read_labelled
+from pipelines.stages.dataset.settings import LabelledFile
+from pipelines.tasks import family
+from pipelines.tasks.spans import Span, spans_in, tagged_words
+
+# Emoji, line breaks of Windows, combining marks, Arabic, Devanagari, punctuation beside a name.
+TEXTS = [
+    ("Ada Lovelace met “Charles”.", [("Ada Lovelace", "PER"), ("Charles", "PER")]),
+    ("😀 Ada\r\nflew to\r\nSão Paulo 👩‍🚀!", [("Ada", "PER"), ("São Paulo", "LOC")]),
+    ("Jose\u0301 lebt in Zu\u0308rich.", [("Jose\u0301", "PER"), ("Zu\u0308rich", "LOC")]),
+    ("سافر أحمد إلى القاهرة.", [("أحمد", "PER"), ("القاهرة", "LOC")]),
+    ("आदा दिल्ली में है।", [("आदा", "PER"), ("दिल्ली", "LOC")]),
+    ("Nothing to see here.", []),
+]
+
+
+def labelled() -> list[tuple[str, list[Span]]]:
+    return [
+        (text, [Span(text.index(part), text.index(part) + len(part), label)
+                for part, label in parts])
+        for text, parts in TEXTS
+    ]  # fmt: skip
+
+
+def units(text: str, index: int) -> int:
+    """UTF-16 units before a character, as a browser counts."""
+    return len(text[:index].encode("utf-16-le")) // 2
+
+
+def doccano(rows: list[tuple[str, list[Span]]]) -> str:
+    return "".join(json.dumps({"id": n, "text": text, "label": [list(span) for span in spans]},
+                              ensure_ascii=False) + "\n"
+                   for n, (text, spans) in enumerate(rows))  # fmt: skip
+
+
+def doccano_relations(rows: list[tuple[str, list[Span]]]) -> str:
+    return "".join(
+        json.dumps({"text": text, "relations": [], "entities": [
+            {"id": n, "label": span.label, "start_offset": span.start, "end_offset": span.end}
+            for n, span in enumerate(spans)
+        ]}) + "\n"
+        for text, spans in rows
+    )  # fmt: skip
+
+
+def prodigy(rows: list[tuple[str, list[Span]]]) -> str:
+    return "".join(
+        json.dumps({"text": text, "answer": "accept", "_input_hash": 7, "spans": [
+            {"start": span.start, "end": span.end, "label": span.label, "token_start": 0}
+            for span in spans
+        ]}) + "\n"
+        for text, spans in rows
+    )  # fmt: skip
+
+
+def label_studio(rows: list[tuple[str, list[Span]]]) -> str:
+    return json.dumps([
+        {"data": {"text": text}, "annotations": [
+            {"was_cancelled": True, "result": []},
+            {"was_cancelled": False, "result": [
+                {"type": "labels", "from_name": "label", "value": {
+                    "start": units(text, span.start), "end": units(text, span.end),
+                    "text": text[span.start : span.end], "labels": [span.label],
+                }} for span in spans
+            ]},
+        ]} for text, spans in rows
+    ])  # fmt: skip
+
+
+def label_studio_minimal(rows: list[tuple[str, list[Span]]]) -> str:
+    return json.dumps([
+        {"text": text, "id": n, **({"label": [
+            {"start": units(text, span.start), "end": units(text, span.end),
+             "text": text[span.start : span.end], "labels": [span.label]} for span in spans
+        ]} if spans else {})}
+        for n, (text, spans) in enumerate(rows)
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "settings"),
+    [
+        ("a.jsonl", doccano, {}),
+        ("a.jsonl", doccano_relations, {}),
+        ("a.jsonl", prodigy, {}),
+        ("a.json", label_studio, {"offsets": "utf16"}),
+        ("a.json", label_studio_minimal, {"offsets": "utf16"}),
+    ],
+)
+def test_exports_of_each_tool_come_back_with_the_same_offsets(
+    tmp_path: Path, name: str, write: Any, settings: dict[str, Any], caplog: Any
+) -> None:
+    path = tmp_path / name
+    path.write_text(write(labelled()), encoding="utf-8", newline="")
+    source = LabelledFile(path=str(path), **settings)
+    items = [each.item for each in read_labelled(str(path), family("tagging"), source)]
+    assert not caplog.records  # every span is made of whole words
+    for item, (text, spans) in zip(items, labelled(), strict=True):
+        places = places_of_words(text)
+        assert item["words"] == [text[begin:end] for begin, end in places]
+        found = spans_of(item["tags"], places, are_entities=True)
+        assert [Span(**each) for each in found] == spans
+
+
+def test_a_span_that_words_cannot_hold_is_named_with_its_line_and_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [
+        {"text": "Lovelaces", "spans": [[0, 8, "PER"]]},
+        {"text": "New York City", "spans": [[4, 13, "LOC"], [0, 8, "LOC"]]},
+        {"text": "a  b", "spans": [[1, 3, "GAP"]]},
+        {"text": "fine here", "spans": [[0, 4, "OK"]]},
+    ]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with caplog.at_level(logging.WARNING):
+        items = read_labelled(str(path), family("tagging"), LabelledFile(path=str(path)))
+    assert [each.item["tags"] for each in items] == [
+        ["B-PER"], ["B-LOC", "I-LOC", "O"], ["O", "O"], ["B-OK", "O"],
+    ]  # fmt: skip
+    (record,) = caplog.records
+    told = record.getMessage()
+    assert told.startswith(f"3 labels of {path} are not taken as they are: ")
+    assert "line 1: 'Lovelace' (0 to 8, PER) becomes whole words: 'Lovelaces'" in told
+    assert "line 2: 'York City' (4 to 13, LOC) overlaps another span and is left out" in told
+    assert "line 3: '  ' (1 to 3, GAP) holds no word and is left out" in told
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"text": "Ada", "spans": [[0, 4, "PER"]]}, "have spans within its text of 3 characters"),
+        ({"text": "Ada", "spans": [[2, 2, "PER"]]}, "have spans within its text"),
+        ({"text": "Ada", "spans": [[0, 3]]}, r"have spans of \[start, end, label\]"),
+        ({"text": "Ada", "spans": [[0.0, 3, "PER"]]}, "have spans of"),
+        ({"text": "Ada", "spans": [{"start": 0, "end": 3, "labels": ["A", "B"]}]}, "one label"),
+        ({"text": "Ada", "spans": "PER"}, "have a list of spans"),
+        ({"text": "😀 Ada", "spans": [{"start": 3, "end": 6, "label": "PER", "text": "Ada"}]},
+         "have spans (within its text|that hold their own texts)"),
+        ({"text": "😀 Ada!", "spans": [{"start": 3, "end": 6, "label": "PER", "text": "Ada"}]},
+         "offsets=utf16 counts as browsers do.*'da!'"),
+        ({"text": "", "spans": []}, "have words, found none"),
+        ({"text": "Ada", "spans": [], "answer": "reject"}, "was not accepted in Prodigy"),
+        ({"text": "Ada", "spans": [], "entities": []}, "has spans and entities; set label_column"),
+    ],
+)  # fmt: skip
+def test_faults_of_spans_are_named(tmp_path: Path, row: dict[str, Any], message: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    with pytest.raises(UserError, match=message):
+        read_labelled(str(path), family("tagging"), LabelledFile(path=str(path)))
+
+
+def test_faults_of_label_studio_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    two = {"data": {"text": "x"}, "annotations": [{"result": []}, {"result": []}]}
+    for content, message in (
+        (json.dumps([two]), "task 1 of .* has 2 annotations; keep one"),
+        (json.dumps([{"data": {}}]), "does not have Label Studio's structure .*task 1"),
+        ("{}", "holds no labelled items"),
+        ("[", "does not have Label Studio's structure"),
+    ):
+        path.write_text(content)
+        with pytest.raises(UserError, match=message):
+            read_labelled(str(path), family("tagging"), LabelledFile(path=str(path)))
+
+
+def test_places_in_utf16_are_those_of_a_browser() -> None:
+    text = "👩‍🚀 Ada"
+    at = units(text, text.index("Ada"))
+    assert spans_in(text, [[at, at + 3, "PER"]], "utf16") == [Span(4, 7, "PER")]
+    assert tagged_words(text, [Span(4, 7, "PER")])["tags"][-1] == "B-PER"
