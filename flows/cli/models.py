@@ -128,6 +128,14 @@ def evaluate(
     text_column: TextColumn = None,
     second_text_column: SecondTextColumn = None,
     label_column: LabelColumn = None,
+    slice_column: Annotated[
+        str | None,
+        typer.Option(
+            "--slice",
+            metavar="COLUMN",
+            help="Also the score of the items with each value of this column, with its interval.",
+        ),
+    ] = None,
     home: Home = None,
     as_json: AsJson = False,
 ) -> None:
@@ -152,7 +160,8 @@ def evaluate(
 
     source = read_recipe("own-encoder", as_overrides(settings)).dataset.source
     assert isinstance(source, LabelledFile | LabelledDataset)
-    figures, report = evaluate_file(tracker, reference, source, context_of(home).store)
+    store = context_of(home).store
+    figures, report = evaluate_file(tracker, reference, source, store, slice_column or "")
     say(f"model: {model_address(report['model'])}")
     if as_json:
         print(json.dumps({**figures, **report}, ensure_ascii=False))
@@ -163,6 +172,11 @@ def evaluate(
         print(
             f"{row['label']:<24} precision {row['precision']:.1%}, recall {row['recall']:.1%}, "
             f"F1 {row['f1']:.1%}, {row['items']} items"
+        )
+    for row in report.get("slices", ()):
+        print(
+            f"{slice_column} {row['value'] or '(none)':<20} {row['score']:.4f} "
+            f"(95% interval {row['low']:.4f} to {row['high']:.4f}), {row['items']} items"
         )
 
 

@@ -1,6 +1,6 @@
 """A registered model's figures on a user's labelled items."""
 
-from typing import Any
+from typing import Any, Final
 
 from pipelines.errors import UserError
 from pipelines.registry.find import find_model, is_folder, reference_to
@@ -11,7 +11,10 @@ from pipelines.stages.evaluation import figures_on
 from pipelines.store import ArtifactStore
 from pipelines.tasks import Items, Reading, family_for, family_of_model
 from pipelines.tasks.encoding import class_names
+from pipelines.tasks.slices import slices_of
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
+
+_MOST_SLICES: Final = 100
 
 
 def evaluate_file(
@@ -19,10 +22,12 @@ def evaluate_file(
     reference: str,
     settings: LabelledFile | LabelledDataset,
     store: ArtifactStore | None = None,
+    slice_column: str = "",
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Figures and report of the fine-tuned model that `reference` names, on a file or a split.
 
-    Where `store` has the model's training items, the figures include its baselines. Raises
+    Where `store` has the model's training items, the figures include its baselines. With a
+    `slice_column` the report has `slices`: the main score of the items with each value. Raises
     UserError for labels that the model was not trained on, for a file that cannot be read as items
     of its task, and for a reference that names no fine-tuned model.
     """
@@ -39,7 +44,10 @@ def evaluate_file(
     task = family_for(model, name)
     if isinstance(settings, LabelledDataset):
         settings = resolved(settings)
-    rows = [each.item for each in read_labelled(settings.parts[0], task, settings)]
+    if slice_column:
+        settings = settings.model_copy(update={"group_column": slice_column})
+    grouped = read_labelled(settings.parts[0], task, settings)
+    rows = [each.item for each in grouped]
     items = Items(rows, class_names(model))
     unknown = sorted(task.classes_of(rows) - set(items.labels))
     if items.labels and unknown:
@@ -56,4 +64,15 @@ def evaluate_file(
         "items": len(rows),
         "items_truncated": answers.num_truncated,
     }
-    return figures, {**task.report(answers, items), "model": reference}
+    report = {**task.report(answers, items), "model": reference}
+    if slice_column:
+        # An item without a value belongs to itself.
+        values = ["" if each.group == task.group(each.item) else each.group for each in grouped]
+        if not any(values) or len({*values}) > _MOST_SLICES:
+            raise UserError(
+                f"{settings.parts[0]} has {len({*values} - {''}):,} different values in "
+                f"{slice_column}; name a column with some, and at most {_MOST_SLICES}"
+            )
+        score = task.scores(answers, items)[task.score]
+        report["slices"] = [each._asdict() for each in slices_of(score, values)]
+    return figures, report

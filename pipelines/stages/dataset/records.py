@@ -198,7 +198,7 @@ def _columns_of_fields(
     if form == "pairs" and "negative" in columns:
         column_of["negative"] = "negative"
     if source.group_column:
-        check_column(source.group_column, columns, place, "group_column")
+        check_column(source.group_column, columns, place, "group_column (evaluate: --slice)")
     return column_of
 
 

@@ -116,3 +116,34 @@ def test_a_model_without_an_evaluation_asks_for_a_probability(
         open_model(models.tracker, "bare/1", Confidence(min_precision=0.9))
     model, _ = open_model(models.tracker, "bare/1", Confidence(min_confidence=0.4))
     assert model.min_confidence == 0.4
+
+
+def test_the_score_of_each_slice_stands_beside_that_of_all(
+    models: Models, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    submitted, dataset = submission(models, tmp_path)
+    rows = [*read_items(dataset, "heldout").rows]
+    table = pd.DataFrame({
+        "text": [row["text"] for row in rows],
+        "label": [row["label"] for row in rows],
+        "language": ["hi" if place % 4 == 0 else "ru" for place in range(len(rows))],
+    })  # fmt: skip
+    # Every fourth item has the other label: a slice whose score is bad.
+    other = table["label"].map({"no": "yes", "yes": "no"})
+    table["label"] = table["label"].where(table["language"] == "ru", other)
+    path = tmp_path / "more.csv"
+    table.to_csv(path, index=False)
+    asked = ["evaluate", "--model", str(submitted.artifact.local_folder()), "--labels", str(path)]
+    assert run([*asked, "--slice", "language", "--json"]) == DONE
+    told = json.loads(capsys.readouterr().out)
+    hindi, russian = told["slices"]
+    assert (hindi["value"], russian["value"]) == ("hi", "ru")
+    assert hindi["items"] + russian["items"] == len(rows)
+    mean = (hindi["score"] * hindi["items"] + russian["score"] * russian["items"]) / len(rows)
+    assert mean == pytest.approx(told["eval/accuracy"])
+    assert hindi["low"] <= hindi["score"] <= hindi["high"] < russian["low"]
+    assert run([*asked, "--slice", "language"]) == DONE
+    assert f"language hi                   {hindi['score']:.4f} (95% int" in capsys.readouterr().out
+    for column, message in (("product", "has no column 'product'"), ("text", "at most 100")):
+        assert run([*asked, "--slice", column]) == MISTAKE
+        assert message in capsys.readouterr().err
