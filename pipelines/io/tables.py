@@ -10,6 +10,7 @@ import csv
 import json
 import math
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -419,6 +420,11 @@ def open_parquet(
             raise UserError(
                 f"{path} is not a whole Parquet file ({error}); fetch it again"
             ) from error
+
+
+def is_shown(letter: str) -> bool:
+    """Whether a character is more than white space or an invisible mark; a new emoji is, too."""
+    return not letter.isspace() and unicodedata.category(letter) not in ("Cc", "Cf")
 
 
 def is_nothing(value: Any) -> bool:

@@ -61,7 +61,7 @@ def _evaluate(finetuned: Artifact, dataset: Artifact, baselines: Artifact, draft
     report, names = family.report(answers, heldout), [REPORT_FILE]
     confidence: dict[str, float] = {}
     if answers.probable is not None:
-        temperature = finetuned.statistics["temperature"]
+        temperature = finetuned.statistics.get("temperature", 1.0)  # older ones have none
         confidence = calibration_figures(answers.probable, temperature)
         table = confidence_report(answers.probable)
         report |= {"confidence": table}

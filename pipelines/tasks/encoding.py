@@ -23,6 +23,7 @@ from bert_core.model.catalogue import Model, MultiLabelClassifier, SequenceClass
 from bert_core.randomness import Permutation
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.errors import UserError
+from pipelines.io.tables import is_shown
 from pipelines.tasks import BadItemError, Item, Reading, TaskExamples
 from pipelines.train.ranks import sum_over_ranks
 
@@ -93,11 +94,6 @@ def check_distinct(labels: Iterable[str]) -> None:
         other = seen.setdefault(shown, label)
         if other != label:
             raise UserError(f"the labels {other!r} and {label!r} look the same; write them alike")
-
-
-def is_shown(letter: str) -> bool:
-    """Whether a character is more than white space or an invisible mark; a new emoji is, too."""
-    return not letter.isspace() and unicodedata.category(letter) not in ("Cc", "Cf")
 
 
 def class_names(model: Model) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from bert_core.randomness import random_bits, uniform
 from pipelines.errors import UserError
 from pipelines.io.files import open_binary, reached, require_answer
 from pipelines.io.hugging_face import commit_of, name_of
-from pipelines.io.tables import delimiter_of
+from pipelines.io.tables import delimiter_of, is_shown
 from pipelines.stages.dataset.records import Source, file_format, records_of_file, records_of_split
 from pipelines.stages.dataset.settings import (
     CorpusSourceLabels,
@@ -23,7 +23,6 @@ from pipelines.stages.dataset.settings import (
     LabelledFile,
 )
 from pipelines.tasks import BadItemError, Item, Items, TaskFamily, family
-from pipelines.tasks.encoding import is_shown
 
 _NOTES_SHOWN: Final = 5
 _FEWEST_TO_VALIDATE, _VALIDATED = 1000, 100
