@@ -27,7 +27,7 @@ from bert_core.model.catalogue import (
     described,
 )
 from bert_core.model.rows import Row, RowModel
-from bert_core.model.task_models import class_names
+from bert_core.model.task_models import OneOfClasses, class_names
 from bert_core.vocabulary import WordPieceTokenizer
 
 Columns = Mapping[str, Sequence[Any]]  # all of one length, that of the table
@@ -240,7 +240,7 @@ def answer_table(
 
 def gives_one_probability(model: Model) -> bool:
     """Whether each answer has a probability, below which it can be withheld."""
-    return "probability" in question_of(model).answers
+    return isinstance(model, OneOfClasses) and "probability" in question_of(model).answers
 
 
 def check_table(model: Model, columns: Columns) -> None:

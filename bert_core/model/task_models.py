@@ -6,7 +6,7 @@ hidden size, N = pairs, K = texts that are known to fit none of them.
 
 from collections.abc import Sequence
 from copy import deepcopy
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -57,9 +57,11 @@ class TaskModel(TrainableModel):
         """How many answers are correct, by the name of the figure."""
         return {}
 
-    def logit_layer(self) -> Linear | None:
-        """The last layer, if its outputs are logits of probabilities; else None."""
-        return None
+    has_probabilities: ClassVar[bool] = False  # whether its answers are logits of them
+
+    def logit_layer(self) -> Linear:
+        """The last layer, whose outputs are the logits; raises ValueError for other models."""
+        raise ValueError(f"a {self.head_name} model gives no probabilities")
 
     def loss_sums(self, batch: LabelledBatch, dropout_key: DropoutKey | None = None) -> Sums:
         loss = self.training_loss_sum(self.answers(batch, dropout_key), batch.labels)
@@ -163,6 +165,8 @@ class TextLabeller(TextModel):
         settings = {**_named_classes(self.num_labels, self.labels), **super().head_settings()}
         return {**settings, "reads_windows": True} if self.reads_windows else settings
 
+    has_probabilities = True
+
     def logit_layer(self) -> Linear:
         return self.task_head.dense
 
@@ -256,6 +260,8 @@ class MultipleChoice(_NumberModel, OneOfClasses):
     def answers(self, batch: LabelledBatch, dropout_key: DropoutKey | None = None) -> Tensor:
         return super().answers(batch, dropout_key).view(batch.labels.numel(), -1)
 
+    has_probabilities = True
+
     def logit_layer(self) -> Linear:
         return self.task_head.dense
 
@@ -276,6 +282,8 @@ class TokenClassifier(OneOfClasses):
     def head_settings(self) -> dict[str, Any]:
         return _named_classes(self.num_labels, self.labels)
 
+    has_probabilities = True
+
     def logit_layer(self) -> Linear:
         return self.task_head.dense
 
@@ -292,6 +300,8 @@ class SpanPredictor(TaskModel):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__(config)
         self.task_head = TaskHead(config, 2, dropout=0.0)
+
+    has_probabilities = True
 
     def logit_layer(self) -> Linear:
         return self.task_head.dense

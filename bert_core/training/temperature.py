@@ -52,6 +52,5 @@ def best_temperature(losses: NDArray[np.float64]) -> float:
 def divide_logits(model: TaskModel, temperature: float) -> None:
     """Divide what the last layer of `model` gives by `temperature`, in its weights."""
     layer = model.logit_layer()
-    assert layer is not None, "a model without probabilities has no temperature"
     layer.weight.div_(temperature)
     layer.bias.div_(temperature)

@@ -10,7 +10,7 @@ from pipelines.io.files import check_no_mark, open_text
 
 _BLANKS: Final = re.compile(" +")
 # A comment ("# sent_id = 1", "# newdoc"), or ten columns of which the first is a number.
-_CONLL_U: Final = re.compile(r"# *(\S+ *= |(newdoc|newpar|id|text)\b)|\d+([-.]\d+)?(\t[^\t]*){9}$")
+_CONLL_U: Final = re.compile(r"# *\S+ *= |# +(newdoc|newpar|id|text)\b|\d+([-.]\d+)?(\t[^\t]*){9}$")
 _NAMES_OF_COLUMNS: Final = re.compile(
     r"(words?|tokens?|form|text)[ \t](.*[ \t])?((ner|pos)_)?(tags?|labels?|pos|upos|xpos|ner)", re.I
 )

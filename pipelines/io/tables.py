@@ -39,7 +39,7 @@ _FORMATS: Final = {
     ".parquet": "parquet",
 }  # fmt: skip
 _ROWS_AT_ONCE: Final = 1024
-_FEW_VALUES: Final = 1000  # of a column of classes
+_FEW_VALUES, _LONGEST_CLASS = 1000, 100  # of a column of classes
 _BUFFER_BYTES: Final = 2**20  # without a buffer a row group is read whole
 _LONE_SURROGATES: Final = re.compile("[\ud800-\udfff]")
 
@@ -226,9 +226,12 @@ def _check_quotes(
                 f"{place} has quotes around {enclosed[0][:40]}, which are ordinary characters "
                 "between tabs; rename the file to .csv and set `delimiter` to a tab"
             )
-    elif re.search(rf'(^|{re.escape(delimiter)})[^\S\r\n]+"', "".join(raw)):
+        return
+    # A cell that is enclosed as a whole may begin with a blank, too: `" ""a"""`.
+    parted = [cell for cell in enclosed if cell[0].isspace()]
+    if parted and re.search(rf'(^|{re.escape(delimiter)})[^\S\r\n]+"', "".join(raw)):
         raise UserError(
-            f"{place} has a blank before the quotes of {enclosed[0].strip()[:40]}, which become "
+            f"{place} has a blank before the quotes of {parted[0].strip()[:40]}, which become "
             "part of the text; remove the blanks before quotes"
         )
 
@@ -237,20 +240,22 @@ class _SwallowedRows:
     """Lines within a cell that a stray quote, closed by a later one, made part of it.
 
     They look like rows: they have as many columns, and in another column than that cell's a value
-    that other rows have. Of the cell's first line the columns before it are its own row's, and of
+    that other rows repeat. Of the cell's first line the columns before it are its own row's, and of
     its last line those behind it.
     """
 
     def __init__(self, delimiter: str) -> None:
         self._delimiter = delimiter
+        self._num_rows = 0
         self._values: dict[int, set[str]] = {}  # by column, of those that have few
-        self._suspects: list[tuple[int, int, str]] = []  # line, column, value
+        self._lines: dict[tuple[int, str], int] = {}  # of a suspect column and value, the first
 
     def look(self, line: int, raw: Sequence[str], cells: Sequence[str]) -> None:
         """Take the row that begins in `line` into account."""
+        self._num_rows += 1
         for place, cell in enumerate(cells):
             values = self._values.setdefault(place, set())
-            if len(values) < _FEW_VALUES:
+            if len(values) < _FEW_VALUES and len(cell) <= _LONGEST_CLASS:
                 values.add(cell)
         if len(raw) == 1:
             return
@@ -259,17 +264,19 @@ class _SwallowedRows:
             parts = text.rstrip("\r\n").split(self._delimiter)
             first = inside + 1 if number == 0 else 0
             end = inside if number == len(raw) - 1 else len(parts)
-            if len(parts) == len(cells):
-                self._suspects += [
-                    (line, place, parts[place])
-                    for place in range(first, end)
-                    if place != inside and parts[place]
-                ]
+            if len(parts) != len(cells):
+                continue
+            for place in range(first, end):
+                is_class = 0 < len(parts[place]) <= _LONGEST_CLASS
+                if place != inside and is_class and len(self._values[place]) < _FEW_VALUES:
+                    self._lines.setdefault((place, parts[place]), line)
 
     def check(self, path: str) -> None:
         """Raise UserError where a cell holds lines that look like rows of the file."""
-        for line, place, cell in self._suspects:
-            if cell in self._values[place] and len(self._values[place]) < _FEW_VALUES:
+        for (place, value), line in self._lines.items():
+            values = self._values[place]
+            is_repeated = len(values) <= min(_FEW_VALUES - 1, self._num_rows / 2)
+            if is_repeated and value in values:
                 raise UserError(
                     f"the row that begins in line {line:,} of {path} has other rows within its "
                     "quotes; correct the quotes, or write JSON lines"
@@ -333,10 +340,9 @@ def squad_questions(path: str, encoding: str) -> Iterator[tuple[str, dict[str, A
             title = str(article.get("title") or "")
             for paragraph in article["paragraphs"]:
                 for question in paragraph["qas"]:
-                    is_impossible = question.get("is_impossible", not question["answers"])
-                    if not isinstance(is_impossible, bool) or not (
-                        is_impossible or question["answers"]
-                    ):
+                    answers = question.get("answers", [])
+                    is_impossible = question.get("is_impossible", not answers)
+                    if not isinstance(is_impossible, bool) or not (is_impossible or answers):
                         raise ValueError(
                             f"the question {question['question']!r:.60} has neither an answer nor "
                             "is_impossible: true"
@@ -346,7 +352,7 @@ def squad_questions(path: str, encoding: str) -> Iterator[tuple[str, dict[str, A
                         {
                             **question,
                             "question": question["question"],
-                            "answers": [] if is_impossible else question["answers"],
+                            "answers": [] if is_impossible else answers,
                             "context": paragraph["context"],
                         },
                     )
@@ -377,7 +383,12 @@ def label_studio_tasks(path: str, encoding: str) -> Iterator[tuple[Any, list[Any
                 raise UserError(
                     f"task {number:,} of {path} has {len(kept)} annotations; keep one of each task"
                 )
-            results = [each for each in kept[0]["result"] if each["type"] == "labels"]
+            results = [each for each in kept[0]["result"] if each["type"].endswith("labels")]
+            if other := {each["type"] for each in results} - {"labels"}:
+                raise UserError(
+                    f"task {number:,} of {path} has {min(other)}, whose places are not those of a "
+                    "plain text; label plain texts"
+                )
             yield task["data"]["text"], [each["value"] for each in results]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UserError(

@@ -242,6 +242,8 @@ def asked_of_body(body: bytes, question: Question) -> Table:
 
 
 def _columns(table: Any) -> Table:
+    if isinstance(table, dict) and table.get("params"):
+        raise UserError("params are not read here: start serve with --min-confidence or the like")
     match table:
         case {"dataframe_records": [_, *_] as rows} if all(isinstance(row, dict) for row in rows):
             names = dict.fromkeys(name for row in rows for name in row)

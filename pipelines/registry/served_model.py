@@ -73,9 +73,11 @@ class ServedModel(PythonModel):
         """
         question, asked = question_of(self.model), params or {}
         try:
-            least = asked.get("min_confidence", 0.0)
-            if asked.get("min_precision", 0.0):
-                least = least_probability(self.folder, asked["min_precision"])
+            least, precision = asked.get("min_confidence", 0.0), asked.get("min_precision", 0.0)
+            if (least and precision) or not (0 <= least < 1 and 0 <= precision < 1):
+                raise ValueError("give min_confidence or min_precision, from 0 to below 1")
+            if precision:
+                least = least_probability(self.folder, precision)
             columns = {
                 name: [_cell(value) for value in model_input[name]]
                 for name in (*question.columns, *question.optional)

@@ -31,11 +31,11 @@ from pipelines.train.ranks import sum_over_ranks
 # dashes and apostrophes. What chooses between two pictures of a sign, Arabic's tatweel and the dot
 # of a Turkish i are not seen at all.
 _LOOKS_LIKE: Final = {
-    **str.maketrans("авеёкмнорстухіїјѕԁһԛԝαεικνορτυχ−‐‑–—", "abeëkmhopctyxiïjsdhqwaeikvoptux-----"),
+    **str.maketrans("авеёкмнорстухіїјѕԁԛԝαεικνορτυχ−‐‑–—", "abeëkmhopctyxiïjsdqwaeikvoptux-----"),
     **str.maketrans("یک’‘", "يك''"),
     **dict.fromkeys([*range(0xFE00, 0xFE10), 0x0640, 0x0307]),
 }
-_PARTING: Final = re.compile(r"(?<=\w)[-_](?=\w)")
+_PARTING: Final = re.compile(r"(?<=[^\W\d_])[-_](?=[^\W\d_])")  # words, not numbers
 _WHOLE_NUMBER: Final = re.compile(r"-?\d+(\.0+)?")
 
 
@@ -88,7 +88,7 @@ def check_distinct(labels: Iterable[str]) -> None:
     seen: dict[str, str] = {}
     for label in dict.fromkeys(labels):
         letters = unicodedata.normalize("NFKC", label).casefold().translate(_LOOKS_LIKE)
-        shown = _PARTING.sub("", "".join(filter(is_shown, letters)))
+        shown = "".join(filter(is_shown, _PARTING.sub("", letters)))
         if _WHOLE_NUMBER.fullmatch(shown):
             shown = str(int(shown.partition(".")[0]))
         other = seen.setdefault(shown, label)

@@ -104,11 +104,11 @@ class Choices(TaskFamily):
         ends = np.cumsum([len(item["choices"]) for item in items.rows])[:-1]
         scores = np.split(outputs(model, texts, reading), ends)
         values = [int(row.argmax()) for row in scores]
-        logits = torch.from_numpy(np.stack(scores))
+        if len({*map(len, scores)}) > 1:  # of a person's file, which is evaluated all the same
+            return Answers(values, texts.num_truncated)
+        probabilities = torch.from_numpy(np.stack(scores)).softmax(dim=1).numpy()
         classes = np.array([item["answer"] for item in items.rows])
-        return Answers(
-            values, texts.num_truncated, Probable(logits.softmax(dim=1).numpy(), classes)
-        )
+        return Answers(values, texts.num_truncated, Probable(probabilities, classes))
 
     def scores(self, answers: Answers, items: Items) -> Mapping[str, WeightedScore]:
         rows = zip(items.rows, answers.values, strict=True)

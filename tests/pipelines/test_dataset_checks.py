@@ -43,6 +43,7 @@ def rows(labels: list[str]) -> str:
         (rows(["2", "2.0", "x"] * 20), "'2' and '2.0' look the same"),
         (rows(["\U0001fae9", "\U0001fadf", "\ue001", "\ue002"] * 20), None),
         ("text,label\n" + "\U0001fae9,a\n\U0001fadf,b\n\ue001 x,b\n" * 9, None),
+        (rows(["1-12", "11-2", "0-1", "1", "2019-11-1", "2019-1-11", "һава", "нава"] * 20), None),
         (rows(["10", "100", "1.5a", "\u043d\u0435\u0442"] * 20), None),
         *((f"text,label\n{text},a\n", "must have a text, found none in line 2")
           for text in ("\u200b", "\u00ad\u200d")),

@@ -1,5 +1,6 @@
 """What follows from the settings of a fine-tuning."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from pipelines.errors import UserError
 from pipelines.recipes.files import read_recipe
 from pipelines.stages.dataset.items import validation_parts
+from pipelines.stages.finetuning import stage as finetuning_stage
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.stages.finetuning.training import check_settings, evaluation_interval
 from pipelines.tasks import Items, family
@@ -67,23 +69,48 @@ def test_validation_items_are_of_no_group_that_is_learned_from() -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_items", "count", "expected"),
+    ("num_items", "per_group", "count", "expected"),
     [
-        (999, "auto", (0, 0)),
-        (1000, "auto", (70, 130)),
-        (30_000, "auto", (70, 130)),
-        (600, 0, (0, 0)),
-        (600, 10_000, (250, 350)),
-        (60, 10, (2, 20)),
+        (600, 1, 0, 0), (600, 1, 100, 100), (600, 1, 10_000, 300), (60, 1, 10, 10),
+        (1200, 7, 100, 105), (1200, 300, 100, 300), (1200, 700, 100, 500), (10, 10, 3, 0),
     ],
-)
-def test_so_many_items_are_for_validation(
-    num_items: int, count: Any, expected: tuple[int, int]
+)  # fmt: skip
+def test_so_many_items_of_whole_groups_are_for_validation(
+    num_items: int, per_group: int, count: int, expected: int
 ) -> None:
     rows = [
-        {"text": f"Text {number}", "second_text": None, "label": "ab"[number % 2]}
+        {"text": f"Text {number // per_group}", "second_text": None, "label": "ab"[number % 2]}
         for number in range(num_items)
     ]
-    _, validated = validation_parts(Items(rows, ()), family("classification"), count, seed=0)
-    least, most = expected
-    assert least <= len(validated.rows) <= most
+    learned, validated = validation_parts(Items(rows), family("classification"), count, seed=0)
+    assert len(validated.rows) == expected
+    assert len(learned.rows) + len(validated.rows) == num_items
+
+
+def test_a_class_that_no_other_item_has_is_learned() -> None:
+    rows = [
+        {"text": f"Text {number}", "second_text": None, "label": f"class {number}"}
+        for number in range(40)
+    ]
+    learned, validated = validation_parts(Items(rows), family("classification"), 10, seed=0)
+    assert (len(learned.rows), len(validated.rows)) == (40, 0)
+
+
+@pytest.mark.parametrize(
+    ("family_name", "num_items", "settings", "expected"),
+    [
+        ("classification", 999, {}, 0), ("classification", 1000, {}, 100),
+        ("tagging", 5000, {}, 100), ("regression", 5000, {}, 0),
+        ("regression", 5000, {"patience": 2}, 500), ("classification", 90, {"patience": 2}, 9),
+        ("classification", 10**6, {"patience": 2}, 1000),
+        ("sentence_embedding", 5000, {"validation_items": 50}, 50),
+    ],
+)  # fmt: skip
+def test_auto_takes_items_where_they_say_something(
+    family_name: str, num_items: int, settings: dict[str, Any], expected: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(finetuning_stage, "family_of", lambda _: family(family_name))
+    dataset: Any = SimpleNamespace(statistics={"items": {"train": num_items}})
+    asked = FinetuningSettings.model_validate(settings)
+    assert finetuning_stage._num_validated(asked, dataset) == expected

@@ -61,6 +61,8 @@ def test_a_blank_before_quotes_is_refused(tmp_path: Path, row: str) -> None:
         rows(tmp_path / "a.csv", f"n,text\n{row}\n")
     assert rows(tmp_path / "a.csv", 'n,text\n1," ""a"""\n') == [("1", ' "a"')]
     assert rows(tmp_path / "a.csv", 'n,text\n1, "Film" 1\n') == [("1", ' "Film" 1')]
+    spoken = 'text,n\n"""Yes,"" he said, ""go.""",1\n'
+    assert rows(tmp_path / "a.csv", spoken) == [('"Yes," he said, "go."', "1")]
 
 
 @pytest.mark.parametrize(
@@ -93,6 +95,8 @@ def test_cells_of_several_lines_swallow_nothing(tmp_path: Path, text: str, times
     found = rows(tmp_path / "a.csv", f"{header}\n{rest * times}")
     assert len(found) == 2 * times
     assert any("\n" in cell for cell in found[0])
+    numbered = 'id,text\n1,"a list:\n2,pear\n3,plum"\n2,two\n'
+    assert len(rows(tmp_path / "b.csv", numbered)) == 2
 
 
 def test_values_stay_as_they_are_written(tmp_path: Path) -> None:

@@ -2,11 +2,12 @@
 
 import hashlib
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from io import BufferedIOBase
 from itertools import islice
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 import numpy as np
 
@@ -25,7 +26,6 @@ from pipelines.stages.dataset.settings import (
 from pipelines.tasks import BadItemError, Item, Items, TaskFamily, family
 
 _NOTES_SHOWN: Final = 5
-_FEWEST_TO_VALIDATE, _VALIDATED = 1000, 100
 _ITEMS_INSPECTED: Final = 5000  # of a large file or split, before a run begins
 
 
@@ -73,7 +73,8 @@ def read_labelled(
                 f"every item of {path} must {error.must}, found {error.found} in {record.place}; "
                 "correct or remove it"
             ) from error
-        notes += [f"{record.place}: {note}" for note in item.pop("notes", ())]
+        if family.form == "words":
+            notes += [f"{record.place}: {note}" for note in item.pop("notes", ())]
         items.append(Grouped(record.group or family.group(item), item))
     if notes:
         logger.warning(
@@ -127,16 +128,13 @@ def divided(
     family: TaskFamily,
     heldout_fraction: float,
     seed: int,
-    stream: str = "split",
 ) -> Parts:
     """Hold items out by the group they belong to, so that none is on both sides.
 
-    A class that would be held out alone is trained on: its first group moves. Divisions of one seed
-    with different streams are independent of each other.
+    A class that would be held out alone is trained on: its first group moves.
     """
     groups = _joined_groups(items)
-    digests = b"".join(hashlib.sha256(group.encode()).digest()[:8] for group in groups)
-    draws = uniform(random_bits(seed, stream, np.frombuffer(digests, dtype="<u8")))
+    draws = _draws(groups, seed, "split")
     is_heldout: list[bool] = (draws < heldout_fraction).tolist()
     known = family.classes_of([
         each.item for each, held_out in zip(items, is_heldout, strict=True) if not held_out
@@ -153,21 +151,41 @@ def divided(
     return parts
 
 
-def validation_parts(
-    items: Items, family: TaskFamily, count: int | Literal["auto"], seed: int
-) -> tuple[Items, Items]:
-    """The training items that are learned from, and about `count` others, at most half of all.
+def _draws(groups: Sequence[str], seed: int, stream: str) -> np.ndarray:
+    """[N] a number of [0, 1) for each group, the same wherever it stands."""
+    digests = b"".join(hashlib.sha256(group.encode()).digest()[:8] for group in groups)
+    return uniform(random_bits(seed, stream, np.frombuffer(digests, dtype="<u8")))
 
-    `auto` takes 100 of them, and none of fewer than 1,000.
+
+def validation_parts(
+    items: Items, family: TaskFamily, count: int, seed: int
+) -> tuple[Items, Items]:
+    """The training items that are learned from, and at least `count` others, at most half of all.
+
+    They are of groups of their own, as far as the family knows them; a class that no other item has
+    stays among those that are learned from.
     """
-    num_items = len(items.rows)
-    automatic = _VALIDATED if num_items >= _FEWEST_TO_VALIDATE else 0
-    number = automatic if count == "auto" else count
-    if not number:
-        return items, Items([], items.labels)
-    share = min(number / num_items, 0.5)
     grouped = [Grouped(family.group(item), item) for item in items.rows]
-    learned, validated = divided(grouped, family, share, seed, "validation")
+    groups = _joined_groups(grouped) if count else []
+    sizes, total = Counter(groups), 0
+    chosen: set[str] = set()
+    names = sorted(sizes)
+    for place in np.argsort(_draws(names, seed, "validation"), kind="stable") if names else ():
+        group = names[place]
+        if total < count and total + sizes[group] <= len(groups) / 2:
+            chosen.add(group)
+            total += sizes[group]
+    known = family.classes_of([
+        item for item, group in zip(items.rows, groups, strict=False) if group not in chosen
+    ])  # fmt: skip
+    for item, group in zip(items.rows, groups, strict=False):
+        if group in chosen and family.classes_of([item]) - known:
+            chosen.remove(group)
+            known |= family.classes_of([item])
+    learned: list[Item] = []
+    validated: list[Item] = []
+    for item, group in zip(items.rows, groups or [""] * len(items.rows), strict=True):
+        (validated if group in chosen else learned).append(item)
     return Items(learned, items.labels), Items(validated, items.labels)
 
 

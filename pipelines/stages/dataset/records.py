@@ -92,6 +92,8 @@ def file_format(path: str, form: Form, delimiter: str | None = None) -> str:
 def records_of_file(path: str, form: Form, source: LabelledFile) -> Iterator[Record]:
     """The records of a file in their order; raises UserError where they cannot be read."""
     kind = file_format(path, form, source.delimiter)
+    if kind in ("squad", "conll", "label_studio") and source.group_column:
+        raise UserError(f"{path} has no columns; leave out group_column (evaluate: --slice)")
     if kind == "squad":
         for title, question in squad_questions(path, source.encoding):
             name = str(question.get("id", ""))

@@ -9,7 +9,7 @@ from functools import partial
 from statistics import fmean, stdev
 from typing import Any, Final, Literal, NamedTuple
 
-from bert_core.model.task_models import TextModel
+from bert_core.model.task_models import TaskModel, TextModel
 from bert_core.training.state import read_config
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.cluster import connect, map_tasks, nodes
@@ -34,6 +34,8 @@ from pipelines.train.settings import resolved_rate
 # Few labels want many passes, many labels few (docs/decisions/0041).
 _LEAST_EPOCHS, _MOST_EPOCHS = 3, 20
 _ITEMS_OF_ONE_EPOCH: Final = 200_000
+# Of fewer items every one is needed to learn from (docs/decisions/0069).
+_FEWEST_ITEMS, _TO_CALIBRATE_BY, _MOST_TO_STOP_BY = 1000, 100, 1000
 
 
 def build_task_model(
@@ -71,6 +73,7 @@ def resolved_settings(
     rate = resolved_rate(settings.learning_rate, "finetuning", config_of(encoder), observe)
     return settings.model_copy(
         update={
+            "validation_items": _num_validated(settings, dataset),
             "num_epochs": float(epochs),
             "learning_rate": rate,
             "pooling": _pooling(settings, dataset, encoder),
@@ -83,6 +86,18 @@ def automatic_epochs(num_items: int) -> int:
     """The passes over `num_items`: three over very many, twenty over a few hundred."""
     epochs = round(math.sqrt(_ITEMS_OF_ONE_EPOCH / max(1, num_items)))
     return min(max(epochs, _LEAST_EPOCHS), _MOST_EPOCHS)
+
+
+def _num_validated(settings: FinetuningSettings, dataset: Artifact) -> int:
+    """The training items that are not learned from: see `FinetuningSettings.validation_items`."""
+    num_items = dataset.statistics["items"]["train"]
+    if settings.validation_items != "auto":
+        return settings.validation_items
+    if settings.patience is not None:
+        return min(max(1, num_items // 10), _MOST_TO_STOP_BY)
+    model = family_of(dataset).model
+    gives_probabilities = issubclass(model, TaskModel) and model.has_probabilities
+    return _TO_CALIBRATE_BY if num_items >= _FEWEST_ITEMS and gives_probabilities else 0
 
 
 def _pooling(

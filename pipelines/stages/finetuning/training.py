@@ -125,9 +125,15 @@ class Finetuning(Training):
         self._reading = reading_of(settings, config_of(job.encoder))
         self._items = read_items(job.dataset, "heldout")
         train = read_items(job.dataset, "train")
+        assert settings.validation_items != "auto", "the stage resolves it before it trains"
         learned, validated = validation_parts(
             train, self._family, settings.validation_items, settings.seed
         )
+        if settings.patience is not None and not validated.rows:
+            raise UserError(
+                "finetuning.patience needs validation items, and none can be set aside: too many "
+                "training items belong together; leave it out, or give more items"
+            )
         # Windows of long texts are examples of their own.
         self._train = self._family.examples(learned, self._tokenizer, self._reading)
         self._num_validated = len(validated.rows)
@@ -138,7 +144,7 @@ class Finetuning(Training):
         self.settings = settings
         self.num_steps = max(1, math.ceil(passes / settings.global_batch_size))
         self.evaluate_every_steps = evaluation_interval(self.num_steps, settings)
-        self.patience = settings.patience if self._num_validated else None
+        self.patience = settings.patience
         self.layer_decay = settings.layer_decay
         self.embeddings_rate = settings.embeddings_rate
 
@@ -195,9 +201,12 @@ class Finetuning(Training):
         return math.ceil(len(self._evaluated) / self.settings.micro_batch_size)
 
     def _temperature(self, model: TrainableModel) -> float:
-        """That of the validation items; 1 without any, and for what has no probabilities."""
-        is_probable = isinstance(model, TaskModel) and model.logit_layer() is not None
-        if not self._num_validated or not is_probable:
+        """That of the validation items; 1 without any, and for what has no probabilities.
+
+        So it is where these are means over windows of a text, which no temperature of logits fits.
+        """
+        is_probable = isinstance(model, TaskModel) and model.has_probabilities
+        if not self._num_validated or not is_probable or getattr(model, "reads_windows", False):
             return 1.0
         evaluated = batches(self._evaluated, self.settings.micro_batch_size, *self._ranks)
         losses = losses_by_temperature(

@@ -65,6 +65,10 @@ def test_what_is_not_sure_enough_is_left_to_a_person_and_the_rest_is_as_precise_
     with pytest.raises(MlflowException, match=r"no probability gives a precision of 0.99999"):
         model.predict(asked, params={"min_precision": 0.99999})
 
+    for params in ({"min_confidence": 1.5}, {"min_confidence": 0.5, "min_precision": 0.5}):
+        with pytest.raises(MlflowException, match="give min_confidence or min_precision, from 0"):
+            model.predict(asked, params=params)
+
     # Whole files, and the command.
     path = tmp_path / "texts.csv"
     asked.to_csv(path, index=False)

@@ -165,7 +165,9 @@ def test_faults_of_spans_are_named(tmp_path: Path, row: dict[str, Any], message:
 def test_faults_of_label_studio_are_named(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     two = {"data": {"text": "x"}, "annotations": [{"result": []}, {"result": []}]}
+    web = {"data": {"text": "x"}, "annotations": [{"result": [{"type": "hypertextlabels"}]}]}
     for content, message in (
+        (json.dumps([web]), "task 1 of .* has hypertextlabels, whose places are not those of"),
         (json.dumps([two]), "task 1 of .* has 2 annotations; keep one"),
         (json.dumps([{"data": {}}]), "does not have Label Studio's structure .*task 1"),
         ("{}", "holds no labelled items"),

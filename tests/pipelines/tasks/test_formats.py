@@ -144,7 +144,7 @@ def test_columns_of_conll_in_any_number_parted_by_blanks_or_tabs(tmp_path: Path)
     ]
     with pytest.raises(UserError, match="words in its first column and tags in its last; leave"):
         items(path, "tagging", label_column="2")
-    fields = written(tmp_path / "fields.conll", "2024 VALUE\n\nForm LABEL\n\nText NER\n")
+    fields = written(tmp_path / "fields.conll", "2024 VALUE\n\nForm LABEL\n\n#id NER\n")
     assert [item["tags"] for item in items(fields, "tagging")] == [["VALUE"], ["LABEL"], ["NER"]]
     tabs = "New York\t_\tB-LOC\n#\t_\tO\n \t\n\n!\t_\tO\n"
     assert items(written(tmp_path / "a.conll", tabs), "tagging") == [
