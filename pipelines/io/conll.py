@@ -11,6 +11,7 @@ from pipelines.io.files import check_no_mark, open_text
 _BLANKS: Final = re.compile(" +")
 # A comment ("# sent_id = 1", "# newdoc"), or ten columns of which the first is a number.
 _CONLL_U: Final = re.compile(r"# *\S+ *= |# +(newdoc|newpar|id|text)\b|\d+([-.]\d+)?(\t[^\t]*){9}$")
+_MERGE: Final = re.compile(r"(<{7}|>{7}|\|{7}) \S|={7}$")
 _NAMES_OF_COLUMNS: Final = re.compile(
     r"(words?|tokens?|form|text)[ \t](.*[ \t])?((ner|pos)_)?(tags?|labels?|pos|upos|xpos|ner)", re.I
 )
@@ -52,6 +53,8 @@ def tagged_sentences(path: str, encoding: str) -> Iterator[TaggedSentence]:
                 continue
             if text.startswith("-DOCSTART-"):
                 continue
+            if _MERGE.match(text):
+                raise UserError(f"line {number:,} of {path} is of a merge that was not finished")
             if _CONLL_U.match(text):
                 raise UserError(
                     f"line {number:,} of {path} is CoNLL-U; write a file of two columns with the "

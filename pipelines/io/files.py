@@ -36,6 +36,7 @@ COMPRESSIONS: Final = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"
 CONTROL_BYTES: Final = bytes({*range(32), 127} - {9, 10, 13})
 SAMPLE_BYTES: Final = 65536
 BYTE_ORDER_MARK: Final = "\ufeff"
+_LETTERS_OF_UTF8: Final = 10  # fewer may be UTF-8 by chance
 _BOMS_UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _DECOMPRESSION_ERRORS: Final = (EOFError, OSError, zlib.error, lzma.LZMAError, zstd.ZstdError)
 _ANSWER_SECONDS: Final = 5
@@ -249,6 +250,7 @@ def open_text(path: str, encoding: str = "utf-8", *, newline: str = "\n") -> Ite
         head = stream.read(SAMPLE_BYTES)
         stream.seek(0)
         named = encoding_of(head, encoding)
+        check_is_not_utf8(head, named, path)
         # In UTF-8, whatever it was. Of bytes that do not fit, reading tells with their line.
         check_has_lines(head.decode(named, "ignore").encode(), path)
         with (
@@ -295,6 +297,19 @@ def encoding_of(head: bytes, encoding: str) -> str:
     if head.startswith(_BOMS_UTF16):
         return "utf-16"
     return "utf-8-sig" if head.startswith(codecs.BOM_UTF8) else encoding
+
+
+def check_is_not_utf8(head: bytes, encoding: str, path: str) -> None:
+    """Raise UserError where a file of another named encoding begins with text that is UTF-8."""
+    if encoding.startswith(("utf", "ascii")) or head.isascii():
+        return
+    try:
+        # The sample may end within a character.
+        text = codecs.getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return
+    if sum(not letter.isascii() for letter in text) >= _LETTERS_OF_UTF8:
+        raise UserError(f"{path} is UTF-8 and not {encoding}; leave out the setting `encoding`")
 
 
 def _line_of_fault(path: str, encoding: str) -> int | None:

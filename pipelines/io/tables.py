@@ -306,7 +306,7 @@ def json_object(line: str, place: str) -> dict[str, Any]:
     Raises UserError, which names the `place`, where it holds none.
     """
     try:
-        record = json.loads(line)
+        record = json.loads(line, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{place} is not JSON ({error}); correct or remove it") from error
     if not isinstance(record, dict):
@@ -315,6 +315,14 @@ def json_object(line: str, place: str) -> dict[str, Any]:
         )
     # Most lines have no escapes; looking at every value would take as long as reading them.
     return without_lone_surrogates(record) if "\\u" in line else record
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        name = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise ValueError(f"{name!r} comes twice in an object")
+    return values
 
 
 def without_lone_surrogates(value: Any) -> Any:

@@ -31,6 +31,7 @@ def rows(labels: list[str]) -> str:
         (rows(["a", "b"] * 20), None),
         (rows(["a"] * 40), r"at least two labels to tell apart, found \['a'\]"),
         (rows([str(n) for n in range(40)]), "too few of each to train on"),
+        (rows([*["a", "b"] * 20, "#N/A"]), "have values in its cells, found #N/A in line 42"),
         (rows([*["a", "b"] * 20, ""]), "must have a label, found none in line 42"),
         (rows(["spam", "Spam\u200b"] * 20), r"'Spam\\u200b' and 'spam' look the same; write them"),
         (rows([*["caf\u00e9", "b"] * 20, "cafe\u0301"]), "look the same; write them alike"),

@@ -139,6 +139,10 @@ def test_text_is_of_a_known_encoding_or_refused_by_its_line(
         message = rf"line {3 if name == 'a.csv' else 2} of .* is not UTF-8 .*setting `encoding`"
         with pytest.raises(UserError, match=message):
             rows(tmp_path / name)
+    elif encoding == "utf-8":
+        more = lines[name].replace(text, "schöne Wörter für Köche " * 3)
+        with pytest.raises(UserError, match="is UTF-8 and not cp1252; leave out the setting"):
+            rows(tmp_path / name, more.encode(), encoding="cp1252")
     for none in ("utf-9", "rot13", "undefined"):
         with pytest.raises(ValueError, match=f"no encoding is called '{none}'"):
             TableSettings(encoding=none)
@@ -169,6 +173,7 @@ def test_compressed_lines_of_json_with_keys_that_come_later(
         ("a.csv", "a,b\r1,2\r", "lines of .* end in carriage returns alone"),
         ("a.csv", "a,б\r1,2\r".encode("utf-16"), "lines of .* end in carriage returns alone"),
         ("a.jsonl", '{"a": 1}\n'.encode("utf-32"), "is not text: .* control characters"),
+        ("a.jsonl", '{"a": 1, "b": 2, "a": 3}\n', "line 1 of .*is not JSON .'a' comes twice"),
         ("a.jsonl", "{'a': 1}\n", "line 1 of .*is not JSON"),
         ("a.jsonl", '{"a": 1}\n[1]\n', "line 2 of .*is not a JSON object but"),
         ("a.csv", "a,b\n" + "".join(map(chr, range(32))), "is not text: .* control characters"),

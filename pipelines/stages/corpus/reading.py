@@ -13,7 +13,9 @@ from typing import IO, Any, Final
 
 from pipelines.io.files import (
     BYTE_ORDER_MARK,
+    SAMPLE_BYTES,
     check_has_lines,
+    check_is_not_utf8,
     decoded,
     encoding_of,
     naming_other_bytes,
@@ -129,7 +131,9 @@ def _parquet_rows(settings: TextFiles, span: Span) -> Iterator[Values]:
 def _open_as_utf8(path: str, encoding: str) -> Iterator[IO[bytes]]:
     """The bytes of a text file, decompressed and, whatever its encoding, in UTF-8."""
     with naming_other_bytes(path, encoding), open_binary(path) as stream:
-        named = encoding_of(stream.read(2), encoding)
+        head = stream.read(SAMPLE_BYTES)
+        named = encoding_of(head, encoding)
+        check_is_not_utf8(head, named, path)
         stream.seek(0)
         yield stream if named == "utf-8" else codecs.EncodedFile(stream, "utf-8", named)
 

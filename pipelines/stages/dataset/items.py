@@ -26,6 +26,7 @@ from pipelines.stages.dataset.settings import (
 from pipelines.tasks import BadItemError, Item, Items, TaskFamily, family
 
 _NOTES_SHOWN: Final = 5
+_FAULTS_OF_EXCEL: Final = ["#N/A", "#REF!", "#NAME?", "#VALUE!", "#DIV/0!", "#NULL!", "#NUM!"]
 _ITEMS_INSPECTED: Final = 5000  # of a large file or split, before a run begins
 
 
@@ -67,6 +68,8 @@ def read_labelled(
             text = record.fields.get("text")
             if family.form != "rows" and isinstance(text, str) and not _is_visible(text):
                 raise BadItemError("have a text", "none")
+            if faults := [each for each in record.fields.values() if each in _FAULTS_OF_EXCEL]:
+                raise BadItemError("have values in its cells", faults[0])
             item = family.item(record.fields)
         except BadItemError as error:
             raise UserError(

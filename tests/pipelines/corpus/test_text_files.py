@@ -143,6 +143,9 @@ def test_a_named_encoding_is_read_and_utf16_by_its_mark(
 
 def test_bytes_of_another_encoding_are_refused_with_their_line(tmp_path):
     path = tmp_path / "a.txt"
+    path.write_text("хорошо и ещё раз хорошо", encoding="utf-8")
+    with pytest.raises(UserError, match="is UTF-8 and not cp1251; leave out the setting"):
+        documents(path, "line", encoding="cp1251")
     path.write_bytes(b"One.\nTwo.\n" + "нет, это не так.".encode("cp1251"))
     with pytest.raises(UserError, match=r"line 3 of .*a\.txt is not UTF-8 .* setting `encoding`"):
         documents(path, "file")

@@ -170,6 +170,7 @@ def test_blanks_and_tabs_alone_separate(odd: str, separator: str, tmp_path: Path
           for one, two, more in ("121", "010", "123", ("s1", "s1", "s2"), ("1-1", "1-2", "2-1"))),
         *((f"one O\n\n# {comment}\ntwo O\n", "line 3 of .* is CoNLL-U")
           for comment in ("sent_id = 1", "newdoc", "newpar id = p2", "id x1 domain=en")),
+        ("one O\n<<<<<<< HEAD\ntwo O\n", "line 2 of .* is of a merge that was not finished"),
         ("one\tDET\n# copied\ntwo\tNUM\n", "line 2 of .* has 1 columns, not 2"),
         ("Word POS\none DET\n", "line 1 of .* names the columns; remove it"),
         ("token\tlemma\tner_tag\none\tone\tO\n", "line 1 of .* names the columns; remove it"),
