@@ -91,13 +91,13 @@ def predict(
 
     Example: bertsmith predict 'Returns the eigenvalues of a matrix.'
     """
-    if min_confidence and min_precision:
-        raise UserError("give either --min-confidence or --min-precision")
-    sure = (min_confidence, min_precision)
+    confidence = _one_of(min_confidence, min_precision)
     if batch:
         if texts or file is not None or as_json:
             raise UserError("--batch answers whole files: leave out texts, --file and --json")
-        _predict_batch(model, batch, (text_column, second_text_column), encoding, sure, to, home)
+        _predict_batch(
+            model, batch, (text_column, second_text_column), encoding, confidence, to, home
+        )
         return
     if to is not None:
         raise UserError("--to is for --batch; the answers of --file are printed (--json)")
@@ -118,7 +118,7 @@ def predict(
         from pipelines.predict.answers import answer_all, asked_of, asked_of_texts, question_for
         from pipelines.registry.package import Confidence, opened
 
-        opened_model = opened(folder, Confidence(*sure))
+        opened_model = opened(folder, Confidence(*confidence))
     question = question_for(opened_model[0], called)
     if table is not None:
         asked = asked_of(table, question, text_column, second_text_column)
@@ -127,12 +127,19 @@ def predict(
     _print_answers(asked, answer_all(opened_model, asked.columns), as_json=as_json)
 
 
+def _one_of(min_confidence: float, min_precision: float) -> tuple[float, float]:
+    """How sure an answer must be; raises UserError where both options say it."""
+    if min_confidence and min_precision:
+        raise UserError("give either --min-confidence or --min-precision")
+    return min_confidence, min_precision
+
+
 def _predict_batch(
     model: str | None,
     files: list[str],
     columns: tuple[str | None, str | None],
     encoding: str,
-    sure: tuple[float, float],
+    confidence: tuple[float, float],
     to: str | None,
     home: Path | None,
 ) -> None:
@@ -156,8 +163,8 @@ def _predict_batch(
         "text_column": columns[0],
         "second_text_column": columns[1],
         "encoding": encoding,
-        "min_confidence": sure[0],
-        "min_precision": sure[1],
+        "min_confidence": confidence[0],
+        "min_precision": confidence[1],
         "model": model,
         "out": to or "",
         "runtime": {"home": str(home) if home else ""},
@@ -286,16 +293,14 @@ def serve(
 
     Example: bertsmith serve bertsmith-classifier@champion --port 5001
     """
-    if min_confidence and min_precision:
-        raise UserError("give either --min-confidence or --min-precision")
+    confidence = _one_of(min_confidence, min_precision)
     with bound_socket(host, port) as bound, asked_model(model, home) as (folder, called):
         from pipelines.predict.server import serve as answer_requests
         from pipelines.registry.package import Confidence, opened
 
-        confidence = Confidence(min_confidence, min_precision)
         address = f"http://{host}:{bound.getsockname()[1]}/invocations"
         answer_requests(
-            opened(folder, confidence), model_address(called), bound, queue,
+            opened(folder, Confidence(*confidence)), model_address(called), bound, queue,
             ready=lambda: say(f"{address} answers; Ctrl-C ends it"), precision=precision,
         )  # fmt: skip
 

@@ -72,9 +72,9 @@ def tagged_words(text: str, spans: list[Span]) -> dict[str, Any]:
 
 def _read(value: Any) -> tuple[int, int, str, str | None]:
     """Start, end and label of a span, and the text that it should hold, where it says so."""
-    found: tuple[Any, ...] = ()
+    parts: tuple[Any, ...] = ()
     if isinstance(value, list) and len(value) == 3:
-        found = (*value, None)
+        parts = (*value, None)
     elif isinstance(value, Mapping):
         start, end = (
             next((value[name] for name in names if name in value), None)
@@ -83,15 +83,15 @@ def _read(value: Any) -> tuple[int, int, str, str | None]:
         labels = value.get("labels")
         is_one = isinstance(labels, list) and len(labels) == 1
         label = labels[0] if is_one and labels is not None else value.get("label")
-        found = (start, end, label, value.get("text"))
+        parts = (start, end, label, value.get("text"))
     if (
-        len(found) == 4
-        and all(isinstance(each, int) and not isinstance(each, bool) for each in found[:2])
-        and isinstance(found[2], str)
-        and found[2].strip()
-        and isinstance(found[3], str | None)
+        len(parts) == 4
+        and all(isinstance(each, int) and not isinstance(each, bool) for each in parts[:2])
+        and isinstance(parts[2], str)
+        and parts[2].strip()
+        and isinstance(parts[3], str | None)
     ):
-        return found[0], found[1], found[2].strip(), found[3]
+        return parts[0], parts[1], parts[2].strip(), parts[3]
     raise BadItemError(
         "have spans of [start, end, label], or with start, end and one label", f"{value!r:.80}"
     )

@@ -1,6 +1,6 @@
 """What a training run reports: its curve, its speed and its progress, and its run in MLflow.
 
-And early stopping, with the weights of the lowest held-out loss.
+And early stopping, with the weights of the lowest validation loss.
 
 A step never waits for the tracker: a thread sends points. Those that the tracker does not take are
 left out, and `finish_run` logs what is missing of the curve when the run ends. MLflow is imported

@@ -88,10 +88,10 @@ def test_logits_that_are_too_large_or_small_get_the_temperature_that_they_lack(
         return float(torch.nn.functional.cross_entropy(rows, torch.from_numpy(classes),
                                                        reduction="sum"))  # fmt: skip
 
-    found = best_temperature(np.array([loss(each) for each in TEMPERATURES]))
+    temperature = best_temperature(np.array([loss(each) for each in TEMPERATURES]))
     reference = minimize_scalar(loss, bounds=(0.1, 10), method="bounded").x
-    assert found == pytest.approx(reference, rel=0.02)
-    assert found == pytest.approx(scale, rel=0.1)
+    assert temperature == pytest.approx(reference, rel=0.02)
+    assert temperature == pytest.approx(scale, rel=0.1)
 
 
 def test_a_few_answers_that_are_all_right_ask_for_no_boundless_certainty() -> None:

@@ -9,25 +9,32 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import numpy as np
 import pytest
 import torch
 from fsspec.implementations.local import LocalFileSystem as Local
 from pyarrow.fs import FileSelector, FileSystem, FSSpecHandler, LocalFileSystem, PyFileSystem
 
-from bert_core.model.catalogue import PretrainingModel
+from bert_core.batch import RaggedBatch
+from bert_core.config import encoder_config
+from bert_core.model.catalogue import PretrainingModel, build_model
 from bert_core.training.optimization import build_optimizer
 from bert_core.training.optimizer import OptimizationConfig
-from bert_core.training.state import Position
+from bert_core.training.state import Position, load_model, save_model
+from bert_core.vocabulary import SPECIAL_TOKENS, WordPieceTokenizer
 from pipelines.errors import UserError
+from pipelines.store import ArtifactStore, Built, Draft
 from pipelines.store.access import scratch_folder
 from pipelines.train import checkpoint as saving
 from pipelines.train.checkpoint import (
+    MODEL_FILES,
     Checkpoint,
     CheckpointFolder,
     Checkpoints,
     DamagedCheckpointError,
     TrainState,
     check_disk_space,
+    publish_model,
     restore,
     save,
     save_at_end,
@@ -353,3 +360,31 @@ def test_a_disk_without_room_for_the_checkpoints_is_refused(tmp_path: Path, monk
     # A store elsewhere: the temporary folder alone has to hold one.
     elsewhere, _ = state_on(tmp_path, PyFileSystem(Store()))
     check_disk_space("pretraining", replace(elsewhere, best=EarlyStopping(patience=1)))
+
+
+def test_published_logits_are_those_of_the_checkpoint_divided_by_the_temperature(
+    tmp_path: Path,
+) -> None:
+    torch.manual_seed(0)
+    config = encoder_config("tiny", len(SPECIAL_TOKENS), max_position_embeddings=16)
+    model = build_model("sequence_classification", config, num_labels=3)
+    save_model(tmp_path / "checkpoint" / "model", model)
+    tokenizer = WordPieceTokenizer(list(SPECIAL_TOKENS))
+    tokens = RaggedBatch.from_sequences([np.array([2, 1, 3])], [3])
+
+    def logits_at(temperature: float) -> torch.Tensor:
+        def build(draft: Draft) -> Built:
+            checkpoint = tmp_path / "checkpoint"
+            publish_model(draft, checkpoint, tokenizer, {"history": []}, temperature)
+            return Built(MODEL_FILES, {})
+
+        made = ArtifactStore(tmp_path / "store").get_or_build(
+            "finetuned", version=1, settings={"t": temperature}, inputs={}, build=build
+        )
+        with torch.inference_mode():
+            return load_model(made.local_folder())(tokens)
+
+    with torch.inference_mode():
+        expected = load_model(tmp_path / "checkpoint" / "model")(tokens)
+    assert torch.equal(logits_at(1.0), expected)
+    assert torch.equal(logits_at(4.0), expected / 4)  # a power of two rounds nothing

@@ -92,9 +92,9 @@ def test_rows_that_a_closed_quote_swallows_are_missed(tmp_path: Path, swallowed:
 @pytest.mark.parametrize("times", [1, 40])
 def test_cells_of_several_lines_swallow_nothing(tmp_path: Path, text: str, times: int) -> None:
     header, rest = text.split("\n", 1)
-    found = rows(tmp_path / "a.csv", f"{header}\n{rest * times}")
-    assert len(found) == 2 * times
-    assert any("\n" in cell for cell in found[0])
+    table = rows(tmp_path / "a.csv", f"{header}\n{rest * times}")
+    assert len(table) == 2 * times
+    assert any("\n" in cell for cell in table[0])
     numbered = 'id,text\n1,"a list:\n2,pear\n3,plum"\n2,two\n'
     assert len(rows(tmp_path / "b.csv", numbered)) == 2
 

@@ -127,10 +127,7 @@ def with_labels(parts: Parts, family: TaskFamily) -> tuple[Items, Items]:
 
 
 def divided(
-    items: Sequence[Grouped],
-    family: TaskFamily,
-    heldout_fraction: float,
-    seed: int,
+    items: Sequence[Grouped], family: TaskFamily, heldout_fraction: float, seed: int
 ) -> Parts:
     """Hold items out by the group they belong to, so that none is on both sides.
 
@@ -163,33 +160,31 @@ def _draws(groups: Sequence[str], seed: int, stream: str) -> np.ndarray:
 def validation_parts(
     items: Items, family: TaskFamily, count: int, seed: int
 ) -> tuple[Items, Items]:
-    """The training items that are learned from, and at least `count` others, at most half of all.
+    """The training items that are learned from, and about `count` others, at most half of all.
 
     They are of groups of their own, as far as the family knows them; a class that no other item has
     stays among those that are learned from.
     """
-    grouped = [Grouped(family.group(item), item) for item in items.rows]
-    groups = _joined_groups(grouped) if count else []
+    if not count:
+        return items, Items([], items.labels)
+    groups = _joined_groups([Grouped(family.group(item), item) for item in items.rows])
     sizes, total = Counter(groups), 0
-    chosen: set[str] = set()
-    names = sorted(sizes)
-    for place in np.argsort(_draws(names, seed, "validation"), kind="stable") if names else ():
+    names, validated_groups = sorted(sizes), set[str]()
+    for place in np.argsort(_draws(names, seed, "validation"), kind="stable"):
         group = names[place]
         if total < count and total + sizes[group] <= len(groups) / 2:
-            chosen.add(group)
+            validated_groups.add(group)
             total += sizes[group]
-    known = family.classes_of([
-        item for item, group in zip(items.rows, groups, strict=False) if group not in chosen
-    ])  # fmt: skip
-    for item, group in zip(items.rows, groups, strict=False):
-        if group in chosen and family.classes_of([item]) - known:
-            chosen.remove(group)
+    pairs = list(zip(items.rows, groups, strict=True))
+    known = family.classes_of([item for item, group in pairs if group not in validated_groups])
+    for item, group in pairs:
+        if group in validated_groups and family.classes_of([item]) - known:
+            validated_groups.remove(group)
             known |= family.classes_of([item])
-    learned: list[Item] = []
-    validated: list[Item] = []
-    for item, group in zip(items.rows, groups or [""] * len(items.rows), strict=True):
-        (validated if group in chosen else learned).append(item)
-    return Items(learned, items.labels), Items(validated, items.labels)
+    return (
+        Items([item for item, group in pairs if group not in validated_groups], items.labels),
+        Items([item for item, group in pairs if group in validated_groups], items.labels),
+    )
 
 
 def num_in_train(parts: Parts, family: TaskFamily) -> int:

@@ -22,15 +22,14 @@ from typing import Any, Final, NamedTuple
 
 from pipelines.errors import UserError
 from pipelines.io.conll import tagged_sentences
+from pipelines.io.exports import label_studio_tasks, squad_questions
 from pipelines.io.files import format_suffix
 from pipelines.io.hugging_face import rows_of
 from pipelines.io.tables import (
     cell_text,
     check_column,
     is_nothing,
-    label_studio_tasks,
     open_table,
-    squad_questions,
     table_format,
 )
 from pipelines.stages.dataset.settings import LabelledDataset, LabelledFile

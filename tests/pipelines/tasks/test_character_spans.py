@@ -109,8 +109,8 @@ def test_exports_of_each_tool_come_back_with_the_same_offsets(
     for item, (text, spans) in zip(items, labelled(), strict=True):
         places = places_of_words(text)
         assert item["words"] == [text[begin:end] for begin, end in places]
-        found = spans_of(item["tags"], places, are_entities=True)
-        assert [Span(**each) for each in found] == spans
+        answered = spans_of(item["tags"], places, are_entities=True)
+        assert [Span(**each) for each in answered] == spans
 
 
 def test_a_span_that_words_cannot_hold_is_named_with_its_line_and_counted(
