@@ -25,8 +25,10 @@ def calibration_figures(probable: Probable, temperature: float) -> dict[str, flo
     wide bins of the answers' probabilities.
     """
     figures = {}
-    before = probable.probabilities**temperature
-    plain = before / before.sum(axis=1, keepdims=True)
+    plain = probable.probabilities
+    if temperature != 1.0:  # else dividing by the sum would round
+        powers = plain**temperature
+        plain = powers / powers.sum(axis=1, keepdims=True)
     for name, probabilities in (("", probable.probabilities), ("uncalibrated_", plain)):
         confidences, is_right = _answers(probabilities, probable.classes)
         of_class = np.take_along_axis(probabilities, probable.classes[:, None], axis=1)

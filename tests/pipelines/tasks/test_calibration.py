@@ -37,6 +37,9 @@ def test_what_was_before_the_temperature_is_computed_from_what_is_after() -> Non
         powers = np.exp(values)
         return powers / powers.sum(axis=1, keepdims=True)
 
+    plain = calibration_figures(Probable(softmax(logits), classes), temperature=1.0)
+    for name in ("log_loss", "calibration_error"):  # to the last bit: else it seems calibrated
+        assert plain[f"confidence/{name}"] == plain[f"confidence/uncalibrated_{name}"]
     after = calibration_figures(Probable(softmax(logits / 2.5), classes), temperature=2.5)
     before = calibration_figures(Probable(softmax(logits), classes), temperature=1.0)
     for name in ("log_loss", "calibration_error"):
@@ -51,6 +54,9 @@ def test_a_precision_is_translated_to_the_least_probability_that_gave_it(tmp_pat
     right = [True] * 40 + [True] * 36 + [False] * 4 + [False] * 20
     report = confidence_report(of(confidences, right))
     statistics = calibration_figures(of(confidences, right), temperature=1.0)
+    assert [compared for *_, compared in confidence_rows(statistics, report)[:2]] == [
+        "not calibrated", "not calibrated",
+    ]  # fmt: skip
     assert confidence_rows(statistics, report)[2:] == [
         ("answered alone at 90% precision", "80.0%", "from probability 0.800 on"),
         ("answered alone at 95% precision", "80.0%", "from probability 0.800 on"),
