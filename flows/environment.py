@@ -50,6 +50,8 @@ _PERSONAL = (
 
 _START_SECONDS = 180.0  # its first start makes a database, on a busy machine slowly
 _POLL_SECONDS = 0.05
+# A socket's address has 107 bytes: /ray/session_2026-01-01_…_1234567/sockets/plasma_store
+_LONGEST_RAY_FOLDER = 107 - 68
 # Schedules and clean-up are a long-lived server's work.
 _IDLE_SERVICES = ("SCHEDULER", "LATE_RUNS", "CANCELLATION_CLEANUP", "PAUSE_EXPIRATIONS")
 
@@ -153,6 +155,20 @@ def set_defaults(home: Path) -> None:
         os.environ.update(make_login(home).for_mlflow_clients(servers.mlflow_url))
 
 
+def _check_python() -> None:
+    """Raise UserError for variables with which the libraries cannot start."""
+    if sys.flags.optimize > 1:
+        raise UserError("PYTHONOPTIMIZE=2 removes docstrings, which Ray needs; unset it")
+    if "error" in sys.warnoptions:
+        raise UserError("PYTHONWARNINGS=error ends the libraries at their warnings; unset it")
+    folder = os.environ.get("RAY_TMPDIR", "")
+    if len(os.fsencode(folder)) > _LONGEST_RAY_FOLDER:
+        raise UserError(
+            f"RAY_TMPDIR={folder} is too long for Ray's sockets; name a folder of at most "
+            f"{_LONGEST_RAY_FOLDER} bytes"
+        )
+
+
 def _check_proxies() -> None:
     """Raise UserError for a proxy that Prefect's client cannot use."""
     import httpx
@@ -183,6 +199,7 @@ def prepare_flows(home: Path) -> Callable[[], None]:
         os.environ.setdefault(name, value)
     if not (Path.home() / ".prefect").is_dir():  # Prefect makes it when it is imported
         os.environ.setdefault("PREFECT_HOME", str(home / "prefect"))
+    _check_python()
     _check_proxies()
     try:
         from prefect.settings import get_current_settings

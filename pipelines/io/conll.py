@@ -9,6 +9,7 @@ from pipelines.errors import UserError
 from pipelines.io.files import check_no_mark, open_text
 
 _BLANKS: Final = re.compile(" +")
+_LONGEST_SENTENCE, _FEW_TAGS = 500, 10
 # A comment ("# sent_id = 1", "# newdoc"), or ten columns of which the first is a number.
 _CONLL_U: Final = re.compile(r"# *\S+ *= |# +(newdoc|newpar|id|text)\b|\d+([-.]\d+)?(\t[^\t]*){9}$")
 _MERGE: Final = re.compile(r"(<{7}|>{7}|\|{7}) \S|={7}$")
@@ -30,11 +31,14 @@ def tagged_sentences(path: str, encoding: str) -> Iterator[TaggedSentence]:
 
     Tabs separate the columns of a file whose first line has any, and blanks those of the others.
     The word is in the first column and the tag in the last. `-DOCSTART-` lines are passed over.
-    Raises UserError for a line that is none, for names of columns, for CoNLL-U, and where the first
-    column of three or more holds numbers, or the name of the sentence.
+    Raises UserError for a line that is none, for names of columns, for CoNLL-U, for a long file
+    without an empty line, where the first column of three or more holds numbers, or the name of the
+    sentence, and where the last one has more different values than the first.
     """
-    holds_words = varies = False
-    width = longest = 0
+    different_words: set[str] = set()
+    different_tags: set[str] = set()
+    varies = False
+    width = longest = num_sentences = 0
     words: list[str] = []
     tags: list[str] = []
     first = 0
@@ -45,9 +49,11 @@ def tagged_sentences(path: str, encoding: str) -> Iterator[TaggedSentence]:
             check_no_mark(text, f"line {number:,} of {path}")
             if not text.strip("\t "):
                 if words:
-                    holds_words |= any(letter.isalpha() for word in words for letter in word)
+                    different_words.update(words)
+                    different_tags.update(tags)
                     varies |= len({*words}) > 1
                     longest = max(longest, len(words))
+                    num_sentences += 1
                     yield TaggedSentence(first, words, tags)
                 words, tags = [], []
                 continue
@@ -79,7 +85,20 @@ def tagged_sentences(path: str, encoding: str) -> Iterator[TaggedSentence]:
             first = first if words else number
             words.append(word)
             tags.append(tag)
-    if width > 2 and longest > 1 and not (holds_words and varies):
+    if num_sentences == 1 and longest > _LONGEST_SENTENCE:
+        raise UserError(
+            f"{path} is one sentence of {longest:,} words; end each sentence with an empty line"
+        )
+    if len(different_tags) > max(_FEW_TAGS, len(different_words)):
+        raise UserError(
+            f"the last column of {path} has {len(different_tags):,} different values and the first "
+            f"one {len(different_words):,}; put the words into the first column and the tags into "
+            "the last one"
+        )
+    are_words = any(
+        any(map(str.isalpha, word)) and not any(map(str.isdigit, word)) for word in different_words
+    )
+    if width > 2 and longest > 1 and not (are_words and varies):
         raise UserError(
             f"the first column of {path} numbers the words or names the sentence; leave it out, so "
             "that the first column holds the words and the last one the tags"

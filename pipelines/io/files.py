@@ -11,6 +11,7 @@ import hashlib
 import io
 import lzma
 import os
+import re
 import socket
 import stat
 import zlib
@@ -40,6 +41,14 @@ _LETTERS_OF_UTF8: Final = 10  # fewer may be UTF-8 by chance
 _BOMS_UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _DECOMPRESSION_ERRORS: Final = (EOFError, OSError, zlib.error, lzma.LZMAError, zstd.ZstdError)
 _ANSWER_SECONDS: Final = 5
+# How files begin that are text by their bytes, and something else by what they hold.
+_MARKUP: Final = {
+    "RTF": re.compile(rb"\s*\{\\rtf"),
+    "HTML": re.compile(rb"(?i)\s*(<!--.{,200}?-->\s*)?<(!doctype html|html[\s>])", re.DOTALL),
+    "XML": re.compile(rb"\s*<\?xml\s"),
+    "an e-mail": re.compile(rb"(?i)([\w-]+:.*\n([ \t].*\n)*)*(mime-version|message-id):"),
+}
+_ISO_2022: Final = re.compile(rb"\x1b(\$[@AB(]|\([BIJ])")
 
 
 def expand(path: str) -> list[str]:
@@ -335,6 +344,8 @@ def check_is_text(data: bytes, name: str) -> None:
     """Raise UserError where the beginning of a file, in UTF-8, cannot be text, or is a pointer."""
     sample = data[:SAMPLE_BYTES]
     check_is_no_pointer(sample, name)
+    if _ISO_2022.search(sample):
+        raise UserError(f"{name} is of a kind of ISO-2022; name its `encoding`, such as iso2022_jp")
     controls = len(sample) - len(sample.translate(None, CONTROL_BYTES))
     if controls > max(1, len(sample) / 50):
         raise UserError(
@@ -344,9 +355,12 @@ def check_is_text(data: bytes, name: str) -> None:
 
 
 def check_has_lines(data: bytes, name: str) -> None:
-    """Raise UserError, as `check_is_text` does, and where no line feed ends the lines of a text."""
+    """Raise UserError, as `check_is_text` does, for markup, and where no line feed ends lines."""
     check_is_text(data, name)
     sample = data[:SAMPLE_BYTES]
+    for markup, beginning in _MARKUP.items():
+        if beginning.match(sample):
+            raise UserError(f"{name} is {markup} by its content; write its text alone to a file")
     if b"\r" in sample and b"\n" not in sample:
         raise UserError(
             f"the lines of {name} end in carriage returns alone; convert them to line feeds"

@@ -41,6 +41,17 @@ _FORMATS: Final = {
 _ROWS_AT_ONCE: Final = 1024
 _FEW_VALUES, _LONGEST_CLASS = 1000, 100  # of a column of classes
 _BUFFER_BYTES: Final = 2**20  # without a buffer a row group is read whole
+# Of a text and its label, as data sets call them: a row of these is another file's header.
+_NAMES_OF_TEXTS: Final = frozenset({
+    "body", "comment", "content", "description", "document", "message", "premise", "question",
+    "review", "sentence", "sentence1", "text", "title", "tweet",
+})  # fmt: skip
+_NAMES_OF_LABELS: Final = frozenset({
+    "category", "class", "intent", "label", "labels", "polarity", "rating", "score", "sentiment",
+    "similarity", "stars", "tag", "tags", "target", "topic",
+})  # fmt: skip
+_ENCLOSED: Final = re.compile(r'"(?:[^"]|"")+"')
+_NUMBER: Final = re.compile(r"-?\d+(\.\d+)?")
 _LONE_SURROGATES: Final = re.compile("[\ud800-\udfff]")
 
 TableFormat = Literal["delimited", "jsonl", "parquet"]
@@ -150,7 +161,7 @@ def _delimited_rows(path: str, settings: TableSettings) -> Iterator[Any]:
     """The names of the columns first, then every row; blank lines are passed over."""
     delimiter = delimiter_of(path, settings)
     quoted = delimiter != "\t" or format_suffix(path) == ".csv"
-    swallowed = _SwallowedRows(delimiter)
+    swallowed, commas = _SwallowedRows(delimiter), Counter[bool]()
     raw: list[str] = []  # lines of the row
 
     def kept(lines: Iterable[str]) -> Iterator[str]:
@@ -174,6 +185,12 @@ def _delimited_rows(path: str, settings: TableSettings) -> Iterator[Any]:
                 cells = next(reader)
             except StopIteration:
                 swallowed.check(path)
+                if not quoted and commas[True] > 1 and not commas[False]:
+                    raise UserError(
+                        f"{path} has quotes around each cell with a comma and no other, as Excel "
+                        "writes them; between tabs they are ordinary characters: rename the file "
+                        "to .csv and set `delimiter` to a tab"
+                    ) from None
                 return
             except csv.Error as error:
                 raise UserError(
@@ -186,6 +203,11 @@ def _delimited_rows(path: str, settings: TableSettings) -> Iterator[Any]:
             check_no_mark(cells[0], f"line {line:,} of {path}")
             _check_quotes(cells, raw, delimiter, quoted, f"line {line:,} of {path}")
             if not columns:
+                if re.fullmatch("sep=.?", cells[0]):
+                    first = raw[0].strip()
+                    raise UserError(
+                        f"line 1 of {path} is Excel's {first}; remove it, and set `delimiter`"
+                    )
                 if settings.no_header:
                     columns = [str(number) for number in range(1, len(cells) + 1)]
                     yield columns
@@ -193,10 +215,17 @@ def _delimited_rows(path: str, settings: TableSettings) -> Iterator[Any]:
                     columns = [cell.strip() for cell in cells]
                     yield columns
                     continue
-            if not settings.no_header and [cell.strip() for cell in cells] == columns:
+            if _names_columns(cells, [] if settings.no_header else columns):
                 raise UserError(
-                    f"line {line:,} of {path} names the columns once more; remove it: were files "
-                    "joined?"
+                    f"line {line:,} of {path} names columns and holds no values; remove it: were "
+                    "files joined?"
+                )
+            if not quoted:
+                is_enclosed = list(map(_ENCLOSED.fullmatch, cells))
+                commas.update(
+                    enclosed is not None and "," in cell
+                    for cell, enclosed in zip(cells, is_enclosed, strict=True)
+                    if enclosed or "," in cell
                 )
             if len(cells) == len(columns):
                 swallowed.look(line, raw, cells)
@@ -206,6 +235,13 @@ def _delimited_rows(path: str, settings: TableSettings) -> Iterator[Any]:
                     f"line {line:,} of {path} has {len(cells)} columns where the first row has "
                     f"{len(columns)}; correct or remove it"
                 )
+
+
+def _names_columns(cells: Sequence[str], columns: Sequence[str]) -> bool:
+    """Whether a row is `columns` once more, or names a text and its label as data sets do."""
+    names = [cell.strip() for cell in cells]
+    folded = {name.casefold() for name in names}
+    return names == columns or bool(folded & _NAMES_OF_TEXTS and folded & _NAMES_OF_LABELS)
 
 
 def _check_quotes(
@@ -240,15 +276,18 @@ class _SwallowedRows:
     """Lines within a cell that a stray quote, closed by a later one, made part of it.
 
     They look like rows: they have as many columns, and in another column than that cell's a value
-    that other rows repeat. Of the cell's first line the columns before it are its own row's, and of
-    its last line those behind it.
+    that other rows repeat, or, behind it, a number where all rows have one (before it, that is a
+    numbered list). Of the cell's first line the columns before it are its own row's, and of its
+    last line those behind it.
     """
 
     def __init__(self, delimiter: str) -> None:
         self._delimiter = delimiter
         self._num_rows = 0
         self._values: dict[int, set[str]] = {}  # by column, of those that have few
+        self._others: set[int] = set()  # columns of more than numbers
         self._lines: dict[tuple[int, str], int] = {}  # of a suspect column and value, the first
+        self._numbers: dict[int, int] = {}  # of a column with a suspect number, the first
 
     def look(self, line: int, raw: Sequence[str], cells: Sequence[str]) -> None:
         """Take the row that begins in `line` into account."""
@@ -257,6 +296,8 @@ class _SwallowedRows:
             values = self._values.setdefault(place, set())
             if len(values) < _FEW_VALUES and len(cell) <= _LONGEST_CLASS:
                 values.add(cell)
+            if place not in self._others and not _NUMBER.fullmatch(cell):
+                self._others.add(place)
         if len(raw) == 1:
             return
         inside = next((place for place, cell in enumerate(cells) if "\n" in cell), 0)
@@ -270,17 +311,22 @@ class _SwallowedRows:
                 is_class = 0 < len(parts[place]) <= _LONGEST_CLASS
                 if place != inside and is_class and len(self._values[place]) < _FEW_VALUES:
                     self._lines.setdefault((place, parts[place]), line)
+                if place > inside and _NUMBER.fullmatch(parts[place]):
+                    self._numbers.setdefault(place, line)
 
     def check(self, path: str) -> None:
         """Raise UserError where a cell holds lines that look like rows of the file."""
+        suspects = [line for place, line in self._numbers.items() if place not in self._others]
         for (place, value), line in self._lines.items():
             values = self._values[place]
             is_repeated = len(values) <= min(_FEW_VALUES - 1, self._num_rows / 2)
             if is_repeated and value in values:
-                raise UserError(
-                    f"the row that begins in line {line:,} of {path} has other rows within its "
-                    "quotes; correct the quotes, or write JSON lines"
-                )
+                suspects.append(line)
+        if suspects:
+            raise UserError(
+                f"the row that begins in line {min(suspects):,} of {path} has other rows within "
+                "its quotes; correct the quotes, or write JSON lines"
+            )
 
 
 def _json_rows(path: str, settings: TableSettings) -> Iterator[Any]:

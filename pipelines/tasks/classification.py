@@ -64,7 +64,7 @@ class Classification(TaskFamily):
                 f"a classifier needs at least two labels to tell apart, found {labels}; "
                 "check the label column"
             )
-        if all(map(_is_number, labels)) and any("." in label for label in labels):
+        if all(map(_is_number, labels)) and any({".", ","} & {*label} for label in labels):
             raise UserError(
                 f"the labels are numbers with fractions ({', '.join(labels[:5])}), not classes; "
                 "learn them as numbers with dataset.family=regression, or write the classes as "
@@ -129,7 +129,7 @@ FAMILY = Classification()
 
 def _is_number(label: str) -> bool:
     try:
-        float(label)
+        float(label.replace(",", "."))
     except ValueError:
         return False
     return True

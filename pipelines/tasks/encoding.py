@@ -36,6 +36,9 @@ _LOOKS_LIKE: Final = {
     **dict.fromkeys([*range(0xFE00, 0xFE10), 0x0640, 0x0307]),
 }
 _PARTING: Final = re.compile(r"(?<=[^\W\d_])[-_](?=[^\W\d_])")  # words, not numbers
+_QUOTED: Final = re.compile(r"'.+'|\".+\"|“.+”|‘.+’|«.+»|`.+`", re.DOTALL)
+_BETWEEN_LABELS: Final = re.compile(r"\s*(?:[/&+|;,、，،]|\band\b)\s*")
+_NONE: Final = frozenset({"-", "--", "?", "??", "–", "—"})
 _WHOLE_NUMBER: Final = re.compile(r"-?\d+(\.0+)?")
 
 
@@ -68,8 +71,9 @@ def check_classes(classes: Sequence[str], num_items: int, items: str, advice: st
 
 
 def check_known(heldout: set[str], known: Sequence[str]) -> None:
-    """Raise UserError for classes that no training item has, and for two that look the same."""
+    """Raise UserError for classes that no training item has, and for those that are no classes."""
     check_distinct([*known, *sorted(heldout)])
+    check_single([*known, *sorted(heldout)])
     unknown = sorted(heldout - set(known))
     if unknown:
         raise UserError(
@@ -78,15 +82,38 @@ def check_known(heldout: set[str], known: Sequence[str]) -> None:
         )
 
 
+def check_single(labels: Iterable[str]) -> None:
+    """Raise UserError for a label that is none, and for one that names two of the others.
+
+    None are dashes and question marks among words, and a -1 beside classes counted from 0.
+    """
+    others = dict.fromkeys(labels)
+    words = {label for label in others if any(map(str.isalnum, label))}
+    none = next((label for label in others if label in _NONE and len(others) > 2), None)
+    if none is not None and len(words) == len(others) - 1:
+        raise UserError(f"the label {none!r} seems to stand for none; leave its items out")
+    if {"-1", "0", "1", "2"} <= {*others} and "-2" not in others:
+        raise UserError("the label '-1' seems to stand for none; leave its items out, or name it")
+    for label in others:
+        parts = _BETWEEN_LABELS.split(label)
+        if len(parts) > 1 and {*parts} <= {*others}:
+            raise UserError(
+                f"the label {label!r} names several of the others; learn them with "
+                "dataset.family=multi-label and label_separator, or give it a name of its own"
+            )
+
+
 def check_distinct(labels: Iterable[str]) -> None:
     """Raise UserError where two labels differ only in what nobody sees or means.
 
     That is case, width, blanks, invisible marks, letters of two scripts that look the same, kinds
     of dashes, whether words are parted by them or by `_`, and how a whole number is written (1, 01,
-    1.0).
+    1.0). Likewise for a label in quotes.
     """
     seen: dict[str, str] = {}
     for label in dict.fromkeys(labels):
+        if _QUOTED.fullmatch(label):
+            raise UserError(f"the label {label} stands in quotes; leave them out")
         letters = unicodedata.normalize("NFKC", label).casefold().translate(_LOOKS_LIKE)
         shown = "".join(filter(is_shown, _PARTING.sub("", letters)))
         if _WHOLE_NUMBER.fullmatch(shown):

@@ -24,6 +24,7 @@ from pipelines.tasks import (
 from pipelines.tasks.encoding import Sequences, encoded, outputs, text_fields
 from pipelines.tasks.scoring import WeightedScore, number_scores
 
+_FEWEST_NUMBERS, _OTHER_SCALE = 20, 3  # times as wide, without the outer tenths
 _FINENESS = 100  # steps of float32 within a standard deviation of the numbers
 
 
@@ -59,6 +60,7 @@ class Regression(TaskFamily):
                 f"the numbers lie around {values.mean():.6g} and differ by {values.std():.3g} "
                 "alone, which float32 cannot tell apart; subtract a constant from all of them"
             )
+        check_scale(values, np.array([item["value"] for item in heldout]))
         return ()
 
     def described(self, train: Items, heldout: Items) -> dict[str, Any]:
@@ -92,6 +94,19 @@ class Regression(TaskFamily):
     def scores(self, answers: Answers, items: Items) -> Mapping[str, WeightedScore]:
         """Pearson's and Spearman's correlation and the mean squared error."""
         return number_scores(answers.values, [item["value"] for item in items.rows])
+
+
+def check_scale(train: np.ndarray, heldout: np.ndarray) -> None:
+    """Raise UserError where the numbers of both parts cannot be of one scale."""
+    if min(len(train), len(heldout)) < _FEWEST_NUMBERS:
+        return
+    spans = [np.quantile(part, 0.9) - np.quantile(part, 0.1) for part in (train, heldout)]
+    if max(spans) > _OTHER_SCALE * min(spans) > 0:
+        ranges = [f"{part.min():g} to {part.max():g}" for part in (train, heldout)]
+        raise UserError(
+            f"the numbers to train on are {ranges[0]}, and those held out {ranges[1]}; write both "
+            "on one scale"
+        )
 
 
 FAMILY = Regression()

@@ -27,6 +27,7 @@ from pipelines.tasks import (
     tfidf,
 )
 from pipelines.tasks.encoding import check_texts, outputs
+from pipelines.tasks.regression import check_scale
 from pipelines.tasks.scoring import WeightedScore, number_scores
 
 # How near a premise and a hypothesis are, for the score.
@@ -132,6 +133,14 @@ class SentenceEmbedding(TaskFamily):
                 "the held-out pairs are all equally similar, or mix numbers and classes; give "
                 "others with --heldout"
             )
+        if train[0]["is_number"]:
+            numbers = [np.array([item["value"] for item in part]) for part in (train, heldout)]
+            if {*numbers[0]} <= {0.0, 1.0, 2.0} and len({*numbers[0]}) == 3:
+                raise UserError(
+                    "the pairs have the numbers 0, 1 and 2: write the names of their classes "
+                    f"({', '.join(_CLASSES)}), or similarities on another scale"
+                )
+            check_scale(*numbers)
         return ()
 
     def described(self, train: Items, heldout: Items) -> dict[str, Any]:

@@ -111,6 +111,25 @@ def test_without_any_settings_an_api_of_the_home_is_used(tmp_path: Path) -> None
     assert not (tmp_path / ".prefect").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("PYTHONOPTIMIZE", "2", "PYTHONOPTIMIZE=2 removes docstrings"),
+        ("PYTHONWARNINGS", "error", "PYTHONWARNINGS=error ends the libraries"),
+        (
+            "RAY_TMPDIR",
+            "/tmp/" + "x" * 50,
+            "too long for Ray's sockets; name a folder of at most 39",
+        ),
+    ],
+)
+def test_variables_that_no_library_starts_with_are_named(
+    tmp_path: Path, name: str, value: str, message: str
+) -> None:
+    # With warnings as errors an import may fail before; whoever is asked last says why.
+    assert message in asked(tmp_path, **{name: value})[1].splitlines()[-1]
+
+
 def test_what_prefect_cannot_read_or_reach_is_one_sentence(tmp_path: Path) -> None:
     assert "a SOCKS proxy is set" in asked(tmp_path, ALL_PROXY="socks5://127.0.0.1:9")[1]
     reason = asked(tmp_path, http_proxy="http://u:secret@nonsense:::x", no_proxy="localhost,::1")[1]

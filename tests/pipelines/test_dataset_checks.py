@@ -41,9 +41,22 @@ def rows(labels: list[str]) -> str:
             ("جيد", "جيـد"), ("ایجابی", "ايجابي"), ("can't say", "can’t say"),
             ("pozitif", "POZİTİF"), ("not_spam", "not-spam"), ("not spam", "not_spam"),
         )),
+        *((rows([label, "b"] * 20), f"the label {label} stands in quotes; leave them out")
+          for label in ("'pos'", "“pos”", "«да»")),
+        (rows(["'s", "don't", "b"] * 20), None),
+        *((rows(["joy", "sad", label] * 20), rf"label '{label}' names several of the others; learn")
+          for label in ("joy/sad", "joy & sad", "sad、joy", "joy and sad")),
+        (rows(["A/B", "brand", "and", "R&D"] * 20), None),
+        (rows(["-", "yes", "no"] * 20), "label '-' seems to stand for none; leave its items out"),
+        (rows(["-", "+"] * 20), None), (rows(["-1", "0", "1"] * 20), None),
+        (rows(["-1", "0", "1", "2"] * 20), "'-1' seems to stand for none; leave its items out"),
+        ('text,label\n' + 'a,"0,5"\nb,"4,8"\n' * 20, "numbers with fractions .0,5, 4,8.*regress"),
         (rows(["2", "2.0", "x"] * 20), "'2' and '2.0' look the same"),
         (rows(["\U0001fae9", "\U0001fadf", "\ue001", "\ue002"] * 20), None),
         ("text,label\n" + "\U0001fae9,a\n\U0001fadf,b\n\ue001 x,b\n" * 9, None),
+        ("text,label\n" + "??? ?? ?,a\n?????? ????,b\nok,b\n" * 9, "18 of 27 texts .*question"),
+        ("text,label\n???,c\n" + rows(["a", "b", "c"] * 20).partition("\n")[2], None),
+        ("text,label\n" + "“one”,a\n“two”,b\n" * 9, "every text .* in quotes .*; leave them out"),
         (rows(["1-12", "11-2", "0-1", "1", "2019-11-1", "2019-1-11", "һава", "нава"] * 20), None),
         (rows(["10", "100", "1.5a", "\u043d\u0435\u0442"] * 20), None),
         *((f"text,label\n{text},a\n", "must have a text, found none in line 2")
@@ -76,6 +89,28 @@ def test_numbers_that_float32_cannot_tell_apart_are_refused(tmp_path):
         path.write_text(rows([str(offset + number % 7) for number in range(40)]))
         with pytest.raises(UserError, match=reason) if reason else nullcontext():
             check(path, "regression")
+
+
+def test_numbers_of_both_parts_are_of_one_scale(tmp_path):
+    paths = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    for family in ("regression", "sentence-embedding"):
+        for factor, reason in ((1, None), (0.5, None), (0.2, "0 to 5, and those held out 0 to 1;")):
+            for path, scale in zip(paths, (1, factor), strict=True):
+                lines = [f"text {scale} {n},other {n},{scale * (n % 6)}" for n in range(60)]
+                path.write_text("\n".join(["text,second_text,label", *lines]))
+            source = LabelledFile(path=str(paths[0]), heldout_path=str(paths[1]))
+            if factor == 1:
+                paths[1].write_text(paths[1].read_text().replace("text 1", "text 2"))
+            with pytest.raises(UserError, match=reason) if reason else nullcontext():
+                check_inputs(DatasetSettings(family=family, source=source))
+
+
+def test_numbers_of_classes_are_no_similarities(tmp_path):
+    path = tmp_path / "a.csv"
+    lines = [f"text {n},other {n},{n % 3}" for n in range(60)]
+    path.write_text("\n".join(["text,second_text,label", *lines]))
+    with pytest.raises(UserError, match="the numbers 0, 1 and 2: write the names of their classes"):
+        check(path, "sentence-embedding")
 
 
 def test_what_is_no_file_is_refused_at_once(tmp_path):

@@ -111,8 +111,9 @@ def test_the_first_row_is_the_header_or_none_is(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert open_table(str(tmp_path / "a.csv"), TableSettings(no_header=True)).columns == ["1", "2"]
     assert open_table(str(tmp_path / "a.csv")).columns == ["ham", "one"]
-    rows(tmp_path / "a.csv", "sep=;\ntext;label\n", delimiter=";")  # as Excel writes it
-    assert open_table(str(tmp_path / "a.csv")).columns == ["sep=;"]
+    for delimiter in (";", ","):
+        with pytest.raises(UserError, match=r"line 1 of .* is Excel's sep=;; remove it, and set"):
+            rows(tmp_path / "a.csv", "sep=;\ntext;label\n", delimiter=delimiter)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +167,12 @@ def test_compressed_lines_of_json_with_keys_that_come_later(
         ("a.csv", "a,a\n1,2\n", "has two columns 'a'; rename"),
         ("a.tsv", "a\tb\none\n", "line 2 of .*has 1 columns where the first row has 2"),
         ("a.csv", "a,b\nx,y\nspam,hello, you\n", "line 3 of .*has 3 columns"),
-        ("a.csv", "a,b\n1,2\na,b\n", "line 3 of .* names the columns once more; remove it"),
+        *(("a.csv", f"text,n\n1,2\n{names}\n", "line 3 of .* names columns and holds no values")
+          for names in ("text,n", "Review,Sentiment", "stars, tweet")),
+        ("a.tsv", 'text\tn\nso\t1\n"good, film"\t2\n"oh, no"\t1\n', "quotes around each cell with"),
+        ("a.csv", 'text,n\none,3.5\n"he said,4.25\ntwo,0.8\nso it was",2.0\n', "has other rows"),
+        ("a.csv", "a,b\n\x1b$B$$$(\x1b(B,c\n", "is of a kind of ISO-2022; name its `encoding`"),
+        ("a.csv", "<!DOCTYPE html>\n<p>a,b\n", "is HTML by its content; write its text alone"),
         *((name, f"a{part}b\n1{part}2\n\ufeffa{part}b\n3{part}4\n",
            "line 3 of .* byte order mark; remove the mark, and the names of the columns behind it")
           for name, part in (("a.csv", ","), ("a.tsv", "\t"))),

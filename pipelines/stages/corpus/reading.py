@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO, Any, Final
 
+from pipelines.errors import UserError
 from pipelines.io.files import (
     BYTE_ORDER_MARK,
     SAMPLE_BYTES,
@@ -38,6 +39,7 @@ _WHITE: Final = rb"[ \t\r\v\f]|\xc2\xa0|\xe2\x80[\x80-\x8a\xaf]|\xe3\x80\x80"
 _BLANK_LINE: Final = re.compile(rb"\n(?:%b)*\n(?:\n|%b)*" % (_WHITE, _WHITE))
 _LONGEST_WHITE_BYTES: Final = 3
 _JSON_LINE: Final = re.compile(rb"\n+")
+_BEGINS_JSON: Final = re.compile(rb'\s*(\{\s*"[^"\n]*"\s*:|\[\s*\{\s*")')
 _BOUNDARIES: Final = {
     "file": None,
     "page": None,  # of PDF files alone
@@ -154,6 +156,11 @@ def cut_documents(
     buffer = stream.read(_BLOCK_BYTES)
     if span.begin == 0:
         check_has_lines(buffer, span.file.path)
+        if boundary is not _JSON_LINE and _BEGINS_JSON.match(buffer):
+            raise UserError(
+                f"{span.file.path} is JSON by its content; write an object with a text in each "
+                "line, to a file that ends in .jsonl"
+            )
     # Where the next document begins in the buffer; the first one of a later span is searched for.
     begin: int | None = None if span.begin else 0
     at_end = False

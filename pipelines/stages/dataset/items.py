@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import re
 from collections import Counter
 from collections.abc import Sequence
 from io import BufferedIOBase
@@ -27,6 +28,8 @@ from pipelines.tasks import BadItemError, Item, Items, TaskFamily, family
 
 _NOTES_SHOWN: Final = 5
 _FAULTS_OF_EXCEL: Final = ["#N/A", "#REF!", "#NAME?", "#VALUE!", "#DIV/0!", "#NULL!", "#NUM!"]
+_NO_LETTERS: Final = re.compile(r"[\s.,!?\ufffd]*[?\ufffd]{2}[\s.,!?\ufffd]*")
+_QUOTE_MARKS: Final = {("'", "'"), ('"', '"'), ("“", "”"), ("‘", "’"), ("«", "»"), ("`", "`")}
 _ITEMS_INSPECTED: Final = 5000  # of a large file or split, before a run begins
 
 
@@ -86,7 +89,23 @@ def read_labelled(
         )  # fmt: skip
     if not items:
         raise UserError(f"{path} holds no labelled items")
+    texts = [each.item["text"] for each in items if isinstance(each.item.get("text"), str)]
+    if family.form != "rows":
+        _check_letters(texts, path)
     return items
+
+
+def _check_letters(texts: Sequence[str], path: str) -> None:
+    """Raise UserError where many texts lost their letters, or all stand in quotes of their own."""
+    lost = [text for text in texts if _NO_LETTERS.fullmatch(text)]
+    if len(lost) > max(1, len(texts) / 10):
+        raise UserError(
+            f"{len(lost):,} of {len(texts):,} texts of {path} are question marks, such as "
+            f"{lost[0]!r:.40}: their letters were lost when the file was written; write it in UTF-8"
+        )
+    ends = {(text[:1], text[-1:]) for text in texts}
+    if len(texts) > 1 and len(ends) == 1 and ends <= _QUOTE_MARKS:
+        raise UserError(f"every text of {path} is in quotes ({texts[0]!r:.40}); leave them out")
 
 
 def read_parts(source: Source, family: TaskFamily, *, limit: int | None = None) -> Parts:

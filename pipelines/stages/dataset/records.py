@@ -154,7 +154,7 @@ def _records(
         raw = {field: values[column] for field, column in column_of.items()}
         if form == "questions":
             title, name = cell_text(values.get("title")), cell_text(values.get("id"))
-            yield Record(where, group or title, _squad_fields(name, raw))
+            yield Record(where, group if source.group_column else title, _squad_fields(name, raw))
             continue
         fields = {field: _cell(value) for field, value in raw.items()}
         if form == "words":

@@ -1,6 +1,7 @@
 """Documents of text files: the same ones however the file is divided into spans."""
 
 from collections import Counter
+from contextlib import nullcontext
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -123,6 +124,26 @@ def test_a_binary_file_named_txt_is_refused(tmp_path):
     path = tmp_path / "image.txt"
     path.write_bytes(bytes(range(256)) * 100)
     with pytest.raises(UserError, match=r"image\.txt is not text"):
+        documents(path, "file")
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (r"{\rtf1\ansi One.}", "RTF"),
+        ("\n<!-- saved -->\n<html><p>One.", "HTML"),
+        ('<?xml version="1.0"?>\n<p>One.</p>', "XML"),
+        ("From: a@b.example\nReceived: by x;\n\tMonday\nMIME-Version: 1.0\n\nOne.", "an e-mail"),
+        ('{\n "cells": [\n {"source": "One."}]}', "JSON"),
+        ('{"text": "One."}\n{"text": "Two."}\n', "JSON"),
+        ("From: here to there\n\n{{Infobox}} <html> in HTML: see MIME-Version: 1.0", None),
+        ("[a] one {b} two", None),
+    ],
+)
+def test_what_is_no_plain_text_by_its_content_is_refused(tmp_path, content, kind):
+    path = tmp_path / "a.txt"
+    path.write_text(content)
+    with pytest.raises(UserError, match=f"is {kind} by its content") if kind else nullcontext():
         documents(path, "file")
 
 

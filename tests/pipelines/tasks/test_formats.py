@@ -167,7 +167,12 @@ def test_blanks_and_tabs_alone_separate(odd: str, separator: str, tmp_path: Path
         ("one O\n O\n", r"line 2 of .* has 1 columns, not 2"),
         *((f"{one}\tAda\tB-PER\n{two}\tran\tO\n\n{more}\tYes\tO\n",
            "the first column of .* numbers the words or names the sentence; leave it out")
-          for one, two, more in ("121", "010", "123", ("s1", "s1", "s2"), ("1-1", "1-2", "2-1"))),
+          for one, two, more in ("121", "010", "123", ("s1", "s1", "s2"), ("1-1", "1-2", "2-1"),
+                                 ("s0_t1", "s0_t2", "s1_t1"), ("Sentence: 1", "Sentence: 1",
+                                 "Sentence: 2"))),
+        ("Ada B-PER\nran O\n" * 300, "is one sentence of 600 words; end each sentence with an"),
+        ("".join(f"O {word}\nB-X {word}a\n" for word in "अबसदहयमत"),
+         "put the words into the first column and the tags into the last"),
         *((f"one O\n\n# {comment}\ntwo O\n", "line 3 of .* is CoNLL-U")
           for comment in ("sent_id = 1", "newdoc", "newpar id = p2", "id x1 domain=en")),
         ("one O\n<<<<<<< HEAD\ntwo O\n", "line 2 of .* is of a merge that was not finished"),
