@@ -13,8 +13,11 @@ from bert_core.hugging_face.sentence_transformers import model_folder, read_embe
 from bert_core.hugging_face.tensors import (
     ARCHITECTURES,
     CONFIG_NAMES,
+    OWN_ARCHITECTURES,
+    OWN_WEIGHT,
     PROBLEMS,
     from_hugging_face,
+    names_own_head,
     to_hugging_face,
 )
 from bert_core.model.catalogue import MODELS, Model, build_model
@@ -54,8 +57,12 @@ def import_model(directory: Path | str, head: str | None = None) -> Model:
     config = read_json(path)
     _check_architecture(config, path)
     tensors = _read_weights(folder)
+    if names_own_head(config) and OWN_WEIGHT in tensors:
+        tensors[OWN_WEIGHT] = tensors[OWN_WEIGHT][0]
     kept = head or _head_of(config, tensors, path)
     settings = _settings_of(kept, config, tensors, path)
+    if names_own_head(config) and kept in OWN_ARCHITECTURES:
+        settings["pooling"] = "mean"
     is_causal = entry(config, "is_decoder", bool, path) or kept == "language_model"
     encoder = _encoder_config(config, path, causal=bool(is_causal))
     expected = _expected(kept, encoder, settings, tensors, path)
@@ -75,7 +82,7 @@ def _check_architecture(config: dict[str, Any], path: Path) -> None:
     kind = entry(config, "model_type", str, path)
     if kind not in (None, "bert"):
         raise ValueError(f"{path} must describe a model of type bert, found {kind!r}")
-    if config.get("auto_map"):
+    if config.get("auto_map") and not names_own_head(config):
         raise ValueError(
             f"{path} must describe BERT as published, found code of its own (auto_map), which is "
             "not run here"
@@ -91,7 +98,9 @@ def _head_of(config: dict[str, Any], tensors: Mapping[str, Tensor], path: Path) 
     """The head of the class that `architectures` names; else of pretraining, or none."""
     architecture = str((entry(config, "architectures", list, path) or [""])[0])
     is_decoder = entry(config, "is_decoder", bool, path)
-    head, problem = ARCHITECTURES.get(architecture, "encoder"), config.get("problem_type")
+    own = {name: head for head, name in reversed(OWN_ARCHITECTURES.items())}
+    head = {**ARCHITECTURES, **own}.get(architecture, "encoder")
+    problem = config.get("problem_type")
     if head == "encoder" and _PREDICTIONS in tensors:
         return "language_model" if is_decoder and not architecture else "pretraining"
     if head == "language_model" and not is_decoder:

@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 from bert_core.config import EmbeddingConfig
 from bert_core.files import entry, read_json, read_json_value, read_optional_json, write_json
+from bert_core.hugging_face.tensors import names_own_head
 from bert_core.model.encoder import Linear
 
 _MODULES: Final = "modules.json"
@@ -23,11 +24,13 @@ _FLAGS: Final = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tok
 def _module_folders(folder: Path) -> dict[str, Path]:
     """The folders of the modules that `modules.json` lists, by their kind; empty without a list.
 
+    Likewise for our heads over the mean, of which the list is another way to read the same weights.
+
     Raises ValueError, naming the file, for others than Transformer, Pooling and Normalize in this
     order, the last one or not.
     """
     path = folder / _MODULES
-    if not path.is_file():
+    if not path.is_file() or names_own_head(read_optional_json(folder / "config.json")):
         return {}
     listed = read_json_value(path)
     if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):

@@ -5,7 +5,7 @@ Tensors are renamed, split and joined: nothing is computed, so a round trip is b
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -43,6 +43,19 @@ PROBLEMS: Final = {
     "multi_label_classification": "multi_label_classification",
     "regression": "regression",
 }
+# Those of heads over the mean of all tokens, in a file beside the weights. The weight of these has
+# a dimension more, so that no published class takes it for its own.
+OWN_ARCHITECTURES: Final = {
+    **dict.fromkeys(PROBLEMS, "MeanBertForSequenceClassification"),
+    "multiple_choice": "MeanBertForMultipleChoice",
+}
+OWN_WEIGHT: Final = "classifier.weight"
+
+
+def names_own_head(config: Mapping[str, Any]) -> bool:
+    """Whether a `config.json` is of a head over the mean that was exported here."""
+    return config.get("architectures") in [[each] for each in OWN_ARCHITECTURES.values()]
+
 
 # Ours: theirs.
 _TENSORS: Final = {

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from shutil import copyfile
 from typing import Any, Final, cast
 
 from safetensors.torch import save_file
@@ -9,11 +10,19 @@ from safetensors.torch import save_file
 from bert_core.config import EmbeddingConfig, Pooling
 from bert_core.files import publish, write_json
 from bert_core.hugging_face.sentence_transformers import write_embedding
-from bert_core.hugging_face.tensors import ARCHITECTURES, CONFIG_NAMES, PROBLEMS, to_hugging_face
+from bert_core.hugging_face.tensors import (
+    ARCHITECTURES,
+    CONFIG_NAMES,
+    OWN_ARCHITECTURES,
+    OWN_WEIGHT,
+    PROBLEMS,
+    to_hugging_face,
+)
 from bert_core.model.catalogue import Model
 from bert_core.model.task_models import TextModel
 from bert_core.vocabulary import WordPieceTokenizer
 
+_OWN_CODE: Final = Path(__file__).with_name("modeling_mean_bert.py")
 _ARCHITECTURES: Final = {
     **{head: architecture for architecture, head in ARCHITECTURES.items()},
     **dict.fromkeys(PROBLEMS, "BertForSequenceClassification"),
@@ -33,9 +42,9 @@ def export_model(
     With `pooling` ("mean" or "cls") the encoder alone is written, for sentence-transformers, which
     then computes the same embeddings as ours, and opens for `AutoModel` too. Without it a model
     that says how it makes vectors is written for sentence-transformers, too, with the heads it has.
-    A head over the mean of all tokens has no class in `transformers`: it is a module of
-    sentence-transformers, whose `encode` gives the logits. Raises ValueError for another pooling,
-    and if `directory` is in use.
+    A head over the mean of all tokens has no class in `transformers`: the folder brings its own,
+    which `trust_remote_code=True` opens, and sentence-transformers' `encode` gives the logits, too.
+    Raises ValueError for another pooling, and if `directory` is in use.
     """
     over_mean = pooling is None and reads_mean(model)
     embedding = EmbeddingConfig(normalize=False) if over_mean else model.embedding
@@ -43,7 +52,7 @@ def export_model(
         embedding = replace(embedding or EmbeddingConfig(), pooling=cast(Pooling, pooling))
 
     def write(draft: Path) -> None:
-        is_bare = pooling is not None or over_mean
+        is_bare = pooling is not None
         source = dict(model.state_dict())
         if isinstance(model, TextModel):
             source |= model.head_layer().state_dict(prefix="task_head.dense.")
@@ -51,6 +60,9 @@ def export_model(
             source = {n: t for n, t in source.items() if n.startswith(("encoder.", "pooler."))}
         architecture = "BertModel" if is_bare else architecture_of(model)
         tensors = to_hugging_face(source, model.head_name)
+        if over_mean:
+            tensors[OWN_WEIGHT] = tensors[OWN_WEIGHT][None]
+            copyfile(_OWN_CODE, draft / _OWN_CODE.name)
         if architecture == "BertModel":
             tensors = {name.removeprefix("bert."): tensor for name, tensor in tensors.items()}
         copies = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
@@ -85,6 +97,9 @@ def their_config(
         "tie_word_embeddings": True,
         **{theirs: ours[name] for name, theirs in CONFIG_NAMES.items() if name in ours},
     }
+    if architecture in OWN_ARCHITECTURES.values():
+        automatic = architecture.replace("MeanBert", "AutoModel")
+        config["auto_map"] = {automatic: f"{_OWN_CODE.stem}.{architecture}"}
     labels = getattr(model, "labels", None)
     if model.head_name in PROBLEMS:
         config["problem_type"] = PROBLEMS[model.head_name]
@@ -100,6 +115,8 @@ def their_config(
 
 def architecture_of(model: Model) -> str:
     """The class of `transformers` with the model's head; raises ValueError if it has none."""
+    if reads_mean(model):
+        return OWN_ARCHITECTURES[model.head_name]
     if model.head_name == "pretraining":
         whole = model.head_settings()["next_sentence"]
         return "BertForPreTraining" if whole else "BertForMaskedLM"

@@ -146,8 +146,9 @@ def export_version(
         ) from error
     if pooling is None and reads_mean(model):
         return (
-            f"{written}; no Auto class of transformers has its head, which reads the mean of all "
-            f"tokens: SentenceTransformer({str(target)!r}).encode(texts) gives its logits"
+            f"{written}; its head reads the mean of all tokens, by code in the folder: Auto "
+            f"classes open it with trust_remote_code=True, and SentenceTransformer({str(target)!r})"
+            ".encode(texts) gives its logits"
         )
     return written
 

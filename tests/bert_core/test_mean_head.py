@@ -79,5 +79,4 @@ def test_sentence_transformers_gives_its_logits_and_transformers_its_encoder(tmp
     said = classify(model, tokenizer, TEXTS).labels
     assert [named[str(index)] for index in logits.argmax(axis=1)] == said
     assert isinstance(transformers.AutoModel.from_pretrained(folder), transformers.BertModel)
-    with pytest.raises(ValueError, match="Transformer, Pooling, Dense; what other modules do"):
-        import_model(folder)
+    assert import_model(folder).pooler is None
