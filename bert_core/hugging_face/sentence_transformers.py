@@ -18,6 +18,7 @@ from bert_core.model.encoder import Linear
 _MODULES: Final = "modules.json"
 _SETTINGS: Final = "sentence_bert_config.json"
 _WHOLE_SETTINGS: Final = "config_sentence_transformers.json"
+_OTHER_FLAGS: Final = ("pooling_mode_max_tokens", "pooling_mode_mean_sqrt_len_tokens")
 _FLAGS: Final = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens"}
 
 
@@ -138,6 +139,7 @@ def write_embedding(
     for folder in folders[1:]:
         (draft / folder).mkdir()
     flags = {flag: pooling == embedding.pooling for pooling, flag in _FLAGS.items()}
+    flags |= dict.fromkeys(_OTHER_FLAGS, False)  # text-embeddings-inference asks for all four
     write_json(
         draft / "1_Pooling" / "config.json", {"word_embedding_dimension": hidden_size, **flags}
     )

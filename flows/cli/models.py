@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Literal
 
 import typer
@@ -292,7 +293,7 @@ def import_folder(
 
 def export_version(
     model: Annotated[str, typer.Argument(help="name, name@alias, name/version or a folder.")],
-    to: Annotated[Path, typer.Option(help="New folder to write.")],
+    to: Annotated[Path | None, typer.Option(help="New folder to write.")] = None,
     pooling: Annotated[
         str | None,
         typer.Option(
@@ -305,19 +306,52 @@ def export_version(
         Literal["transformers", "onnx"],
         typer.Option("--format", help="onnx: for ONNX Runtime, compared with the model."),
     ] = "transformers",
+    push: Annotated[
+        str | None,
+        typer.Option(metavar="OWNER/NAME", help="Upload it to this repository of the hub."),
+    ] = None,
+    is_private: Annotated[
+        bool, typer.Option("--private", help="A new repository is private.")
+    ] = False,
+    license: Annotated[
+        str, typer.Option(help="For the card: the license of the weights, such as apache-2.0.")
+    ] = "",
+    language: Annotated[
+        list[str] | None, typer.Option(help="For the card: a language, such as de. Repeatable.")
+    ] = None,
+    base_model: Annotated[
+        str, typer.Option(help="For the card: the model of the hub that it was made from.")
+    ] = "",
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option(help="For the card: a dataset of the hub that it learned from. Repeatable."),
+    ] = None,
     home: Home = None,
 ) -> None:
-    """Export a model for transformers, sentence-transformers or ONNX Runtime.
+    """Export a model for transformers, sentence-transformers or ONNX Runtime, or to the hub.
+
+    A registered model brings its card (README.md), with the metadata that the hub reads.
 
     Example: bertsmith export bertsmith-encoder@champion --to my-encoder
     """
+    if to is None and push is None:
+        raise UserError("name the folder to write (--to), a repository of the hub (--push) or both")
+    from pipelines.registry import exchange, hub
+
+    if push is not None:
+        hub.check_repository(push)
     reference = named(model, home)
     tracker = tracker_of(home) if is_folder(reference) else registry_of(home)
     from pipelines.registry.package import versioned
 
     called = versioned(tracker, reference)
     say(f"model: {model_address(called)}")
-    from pipelines.registry import exchange
-
-    as_onnx = form == "onnx"
-    print(f"{to}: {exchange.export_version(tracker, called, to, pooling, as_onnx=as_onnx)}")
+    metadata = hub.CardMetadata(license, tuple(language or ()), base_model, tuple(dataset or ()))
+    with TemporaryDirectory() as scratch:
+        folder = to or Path(scratch, "export")
+        written = exchange.export_version(
+            tracker, called, folder, pooling, as_onnx=form == "onnx", metadata=metadata
+        )
+        print(f"{to or push}: {written}")
+        if push is not None:
+            print(hub.push(folder, push, is_private=is_private))

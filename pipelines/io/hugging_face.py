@@ -23,17 +23,26 @@ def commit_of(dataset: str, revision: str | None) -> str | None:
         raise UserError("a Hugging Face source needs the name of a dataset; set `dataset`")
     if Path(dataset).is_dir():
         return None
-    from httpx import HTTPError
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
     try:
         return str(HfApi().dataset_info(dataset, revision=revision).sha)
-    except (HfHubHTTPError, HTTPError, HFValidationError, OfflineModeIsEnabled) as error:
+    except hub_errors() as error:
         raise UserError(
             f"the dataset {dataset} is neither a local folder nor found on the hub ({error}); "
             "check its name and the network"
         ) from error
+
+
+def hub_errors() -> tuple[type[Exception], ...]:
+    """What a call of the hub raises that has no right name or login, is refused or not answered."""
+    from huggingface_hub import errors
+
+    # The client that it asks by changed from version to version; its errors come from there.
+    return (
+        errors.HTTPError, errors.HfHubHTTPError, errors.OfflineModeIsEnabled,
+        errors.HFValidationError, errors.LocalTokenNotFoundError,
+    )  # fmt: skip
 
 
 def name_of(dataset: str, commit: str | None) -> tuple[str, int]:

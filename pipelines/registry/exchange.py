@@ -18,7 +18,8 @@ from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.errors import UserError
 from pipelines.io.hugging_face import FROM_THE_HUB
 from pipelines.recipes.recipe import RegistrationSettings
-from pipelines.registry.find import version_with_alias
+from pipelines.registry.find import find_model, is_folder, version_with_alias
+from pipelines.registry.hub import CardMetadata, write_card
 from pipelines.registry.package import open_model
 from pipelines.registry.promote import decide_promotion, move_alias
 from pipelines.registry.prove import verify
@@ -120,13 +121,20 @@ def _kind_of(artifact: Artifact) -> str:
 
 
 def export_version(
-    tracker: Tracker, reference: str, target: Path, pooling: str | None, *, as_onnx: bool = False
+    tracker: Tracker,
+    reference: str,
+    target: Path,
+    pooling: str | None,
+    *,
+    as_onnx: bool = False,
+    metadata: CardMetadata | None = None,
 ) -> str:
     """Write the model that `reference` names as the new folder `target`; says what it wrote.
 
     It is for `transformers`, or for ONNX Runtime. With `pooling` it is an encoder alone, which
-    sentence-transformers opens, too. Raises UserError where `reference` names no model, and where
-    `target` is a folder with something in it or cannot be written.
+    sentence-transformers opens, too. A registered model's card lies beside it, with `metadata`.
+    Raises UserError where `reference` names no model, and where `target` is a folder with something
+    in it or cannot be written.
     """
     if as_onnx and not all(map(find_spec, _ONNX_LIBRARIES)):
         raise UserError(f"this needs {', '.join(_ONNX_LIBRARIES)}: pip install 'bertsmith[onnx]'")
@@ -136,15 +144,18 @@ def export_version(
     try:
         written = f"{described(model.head_name)} with {count_parameters(model):,} parameters"
         if as_onnx:
-            return f"{written}; {_export_onnx(model, tokenizer, target)}"
-        export_model(target, model, tokenizer, pooling=pooling)
+            written += f"; {_export_onnx(model, tokenizer, target)}"
+        else:
+            export_model(target, model, tokenizer, pooling=pooling)
+        if not is_folder(reference):
+            write_card(target, find_model(tracker.client(), reference), metadata or CardMetadata())
     except ValueError as error:
         raise UserError(str(error)) from error
     except OSError as error:
         raise UserError(
             f"{target} cannot be written ({error.strerror or error}); choose another folder"
         ) from error
-    if pooling is None and reads_mean(model):
+    if not as_onnx and pooling is None and reads_mean(model):
         return (
             f"{written}; its head reads the mean of all tokens, by code in the folder: Auto "
             f"classes open it with trust_remote_code=True, and SentenceTransformer({str(target)!r})"

@@ -1,9 +1,11 @@
 """The heads of all seven families open in `transformers`' Auto classes, and answer the same."""
 
+import json
 import logging
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from bert_core.batch import RaggedBatch
 from bert_core.hugging_face import export_model, import_model
@@ -90,6 +92,33 @@ def test_without_its_code_a_published_class_refuses_it(tmp_path, caplog):
     export_model(tmp_path / "exported", small_model("classification", "mean"))
     with caplog.at_level(logging.ERROR), pytest.raises(RuntimeError, match="mismatched_sizes"):
         transformers.BertForSequenceClassification.from_pretrained(tmp_path / "exported")
+
+
+def test_the_fields_that_text_embeddings_inference_reads_are_there(tmp_path):
+    """Those of its `ModelConfig`, `PoolConfig` and `STConfig` (router/src/lib.rs)."""
+    for family, pooling in (("classification", "pooler"), ("sentence-embedding", "pooler")):
+        folder = tmp_path / family
+        export_model(folder, small_model(family, pooling), WordPieceTokenizer(TOKENS))
+        config = json.loads((folder / "config.json").read_text())
+        assert isinstance(config["architectures"], list) and config["model_type"] == "bert"
+        assert isinstance(config["max_position_embeddings"], int) and "pad_token_id" in config
+        assert (folder / "tokenizer.json").is_file()
+        if family == "classification":
+            assert config["architectures"][0].endswith("Classification")
+            assert config["id2label"] == {"0": "x", "1": "y", "2": "z"}
+            assert config["label2id"] == {"x": 0, "y": 1, "z": 2}
+            names = load_file(folder / "model.safetensors")
+            assert names["classifier.weight"].shape == (3, config["hidden_size"])
+            assert "bert.pooler.dense.weight" in names
+        else:
+            flags = json.loads((folder / "1_Pooling/config.json").read_text())
+            assert [name for name, value in flags.items() if value is True] == [
+                "pooling_mode_mean_tokens"
+            ]
+            assert {"pooling_mode_cls_token", "pooling_mode_max_tokens",
+                    "pooling_mode_mean_sqrt_len_tokens"} <= flags.keys()  # fmt: skip
+            settings = json.loads((folder / "sentence_bert_config.json").read_text())
+            assert isinstance(settings["max_seq_length"], int)
 
 
 def test_it_can_be_trained_on_there(tmp_path):

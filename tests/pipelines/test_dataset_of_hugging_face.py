@@ -161,6 +161,11 @@ def test_a_data_set_of_csv_files_is_refused(tmp_path: Path) -> None:
 
 
 def test_no_network_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(UserError, match="is neither a local folder nor found on the hub"):
-        built(tmp_path, dataset="nyu-mll/glue", configuration="mrpc")
+    for name, value in (("HF_HUB_OFFLINE", True), ("ENDPOINT", "http://127.0.0.1:9")):
+        with (
+            monkeypatch.context() as patch,
+            pytest.raises(UserError, match="is neither a local folder nor found on the hub"),
+        ):
+            patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+            patch.setattr(f"huggingface_hub.constants.{name}", value)
+            built(tmp_path, dataset="nyu-mll/glue", configuration="mrpc")
