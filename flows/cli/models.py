@@ -1,5 +1,6 @@
 """The registry on the command line: its models, how good one is, aliases, models in and out."""
 
+import csv
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -137,6 +138,17 @@ def evaluate(
             help="Also the score of the items with each value of this column, with its interval.",
         ),
     ] = None,
+    num_suspects: Annotated[
+        int,
+        typer.Option(
+            "--suspects",
+            min=0,
+            metavar="N",
+            help="Also write the N items whose labels are most probably wrong to a CSV file here, "
+            "called as the labels with -suspects.",
+            show_default=False,
+        ),
+    ] = 0,
     home: Home = None,
     as_json: AsJson = False,
 ) -> None:
@@ -153,17 +165,27 @@ def evaluate(
         "dataset.source": labelled_source(labels, None, *columns),
         "dataset.source.split": split,
     }
+    target = Path(f"{Path(labels).stem}-suspects.csv")
+    if num_suspects and target.exists():
+        raise UserError(f"{target} exists; move it away first")
     reference = named(model, home)
     tracker = tracker_of(home) if is_folder(reference) else registry_of(home)
-    from pipelines.predict.model_evaluation import evaluate_file
+    from pipelines.predict.model_evaluation import SUSPECT_COLUMNS, evaluate_file
     from pipelines.recipes.files import read_recipe
     from pipelines.stages.dataset.settings import LabelledDataset, LabelledFile
 
     source = read_recipe("own-encoder", as_overrides(settings)).dataset.source
     assert isinstance(source, LabelledFile | LabelledDataset)
     store = context_of(home).store
-    figures, report = evaluate_file(tracker, reference, source, store, slice_column or "")
+    figures, report = evaluate_file(
+        tracker, reference, source, store, slice_column or "", num_suspects
+    )
     say(f"model: {model_address(report['model'])}")
+    if num_suspects:
+        with target.open("x", encoding="utf-8-sig", newline="") as file:  # as Excel reads it
+            writer = csv.DictWriter(file, SUSPECT_COLUMNS)
+            writer.writeheader()
+            writer.writerows(report["suspects"])
     if as_json:
         print(json.dumps({**figures, **report}, ensure_ascii=False))
         return
@@ -179,6 +201,8 @@ def evaluate(
             f"{slice_column} {row['value'] or '(none)':<20} {row['score']:.4f} "
             f"(95% interval {row['low']:.4f} to {row['high']:.4f}), {row['items']} items"
         )
+    if num_suspects:
+        print(f"{len(report['suspects'])} labels that are probably wrong: {target}")
 
 
 def promote(

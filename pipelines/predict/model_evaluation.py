@@ -1,20 +1,27 @@
 """A registered model's figures on a user's labelled items."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
+from bert_core.inference.pretrained import embed
+from bert_core.training.state import load_model
+from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.errors import UserError
 from pipelines.registry.find import find_model, is_folder, reference_to
 from pipelines.registry.package import open_model
-from pipelines.stages.dataset.items import read_labelled, resolved
+from pipelines.stages.dataset.items import Grouped, read_labelled, resolved
 from pipelines.stages.dataset.settings import LabelledDataset, LabelledFile
 from pipelines.stages.evaluation import figures_on
-from pipelines.store import ArtifactStore
+from pipelines.store import Artifact, ArtifactStore
 from pipelines.tasks import Items, Reading, family_for, family_of_model
-from pipelines.tasks.encoding import class_names
+from pipelines.tasks.encoding import class_names, text_of
 from pipelines.tasks.slices import slices_of
+from pipelines.tasks.suspects import suspects
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
+from pipelines.train.imported import find_model_artifact
 
 _MOST_SLICES: Final = 100
+SUSPECT_COLUMNS: Final = ("place", "label", "suggestion", "probability", "text", "second_text")
 
 
 def evaluate_file(
@@ -23,13 +30,15 @@ def evaluate_file(
     settings: LabelledFile | LabelledDataset,
     store: ArtifactStore | None = None,
     slice_column: str = "",
+    num_suspects: int = 0,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Figures and report of the fine-tuned model that `reference` names, on a file or a split.
 
     Where `store` has the model's training items, the figures include its baselines. With a
-    `slice_column` the report has `slices`: the main score of the items with each value. Raises
-    UserError for labels that the model was not trained on, for a file that cannot be read as items
-    of its task, and for a reference that names no fine-tuned model.
+    `slice_column` the report has `slices`: the main score of the items with each value; with
+    `num_suspects`, `suspects`: the items whose labels are probably wrong (`SUSPECT_COLUMNS`).
+    Raises UserError for labels that the model was not trained on, for a file that cannot be read as
+    items of its task, and for a reference that names no fine-tuned model.
     """
     tags: dict[str, str] = {}  # none of a folder
     if not is_folder(reference):
@@ -75,4 +84,38 @@ def evaluate_file(
             )
         score = task.scores(answers, items)[task.score]
         report["slices"] = [each._asdict() for each in slices_of(score, values)]
+    if num_suspects:
+        report["suspects"] = _suspects(items, grouped, finetuned, store, num_suspects)
     return figures, report
+
+
+def _suspects(
+    items: Items,
+    grouped: Sequence[Grouped],
+    finetuned: Artifact | None,
+    store: ArtifactStore | None,
+    count: int,
+) -> list[dict[str, Any]]:
+    """Rows of `SUSPECT_COLUMNS`.
+
+    The model itself is not asked: it repeats what it was trained on. The encoder that it was
+    fine-tuned from is, where the store has it.
+    """
+    if "label" not in items.rows[0] or not items.labels:
+        raise UserError("--suspects is for classification alone; leave it out")
+    encoder = vectors = None
+    if store is not None and finetuned is not None:
+        encoder = find_model_artifact(finetuned.manifest.inputs.get("encoder", ""), store)
+    if encoder is not None:
+        folder = encoder.local_folder()
+        tokenizer = WordPieceTokenizer.from_directory(folder)
+        vectors = embed(load_model(folder), tokenizer, list(map(text_of, items.rows))).vectors
+    rows = []
+    for suspect in suspects(items, vectors, count):
+        item = items.rows[suspect.row]
+        values = (
+            grouped[suspect.row].place, suspect.label, suspect.suggestion, suspect.probability,
+            item["text"], item["second_text"] or "",
+        )  # fmt: skip
+        rows.append(dict(zip(SUSPECT_COLUMNS, values, strict=True)))
+    return rows

@@ -45,6 +45,29 @@ def classes(train: Items, heldout: Items) -> dict[str, list[str]]:
     return _by_unit(train, answers)
 
 
+def class_probabilities(train: Items, asked: Items) -> np.ndarray:
+    """[N, C] probabilities of the classes, the mean of those by words and by characters.
+
+    A class that no training item has gets none; where there are no words all are equally probable.
+    """
+    units: list[np.ndarray] = []
+    parts: tuple[tuple[Unit, Items], ...] = (("words", train), ("characters", _within(train)))
+    for unit, learned in parts:
+        features = _text_features(learned.rows, asked.rows, unit, len(train.labels))
+        classes = [train.labels.index(item["label"]) for item in learned.rows]
+        probabilities = np.zeros((len(asked.rows), len(train.labels)))
+        if features is None:
+            probabilities[:] = 1 / len(train.labels)
+        elif len(set(classes)) < 2:
+            probabilities[:, classes[:1]] = 1.0
+        else:
+            model = _classifier().fit(features[0], classes)
+            probabilities[:, model.classes_] = model.predict_proba(features[1])
+        units.append(probabilities)
+    mean: np.ndarray = np.mean(units, axis=0)
+    return mean
+
+
 def label_sets(train: Items, heldout: Items) -> dict[str, list[list[str]]]:
     """The labels that are more probable than not, each learned for itself."""
 

@@ -37,10 +37,11 @@ logger = logging.getLogger(__name__)
 
 
 class Grouped(NamedTuple):
-    """An item, and what it belongs to."""
+    """An item, and what it belongs to; and where it stands in its file."""
 
     group: str
     item: Item
+    place: str = ""
 
 
 class Parts(NamedTuple):
@@ -81,7 +82,7 @@ def read_labelled(
             ) from error
         if family.form == "words":
             notes += [f"{record.place}: {note}" for note in item.pop("notes", ())]
-        items.append(Grouped(record.group or family.group(item), item))
+        items.append(Grouped(record.group or family.group(item), item, record.place))
     if notes:
         logger.warning(
             "%s labels of %s are not taken as they are: %s%s", f"{len(notes):,}", path,

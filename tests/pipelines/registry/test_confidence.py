@@ -151,3 +151,25 @@ def test_the_score_of_each_slice_stands_beside_that_of_all(
     for column, message in (("product", "has no column 'product'"), ("text", "at most 100")):
         assert run([*asked, "--slice", column]) == MISTAKE
         assert message in capsys.readouterr().err
+
+
+def test_labels_that_are_probably_wrong_are_written_to_a_file(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    submitted, _ = submission(models, tmp_path)
+    rows = [("да" if place % 2 else "нет", "yes" if place % 2 else "no") for place in range(60)]
+    rows[41] = ("да", "no")
+    path = tmp_path / "ответы.csv"
+    lines = [f"{text} {place % 7},{label}" for place, (text, label) in enumerate(rows)]
+    path.write_text("\n".join(["text,label", *lines]), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    model = str(submitted.artifact.local_folder())
+    asked = ["evaluate", "--model", model, "--labels", str(path), "--suspects", "5"]
+    assert run(asked) == DONE
+    assert "1 labels that are probably wrong: ответы-suspects.csv" in capsys.readouterr().out
+    (row,) = pd.read_csv("ответы-suspects.csv").to_dict("records")
+    assert (row["place"], row["label"], row["suggestion"]) == ("line 43", "no", "yes")
+    assert row["text"] == "да 6" and 0 < row["probability"] < 0.5
+    assert run(asked) == MISTAKE
+    assert "ответы-suspects.csv exists; move it away first" in capsys.readouterr().err
