@@ -46,7 +46,11 @@ _MARKUP: Final = {
     "RTF": re.compile(rb"\s*\{\\rtf"),
     "HTML": re.compile(rb"(?i)\s*(<!--.{,200}?-->\s*)?<(!doctype html|html[\s>])", re.DOTALL),
     "XML": re.compile(rb"\s*<\?xml\s"),
-    "an e-mail": re.compile(rb"(?i)([\w-]+:.*\n([ \t].*\n)*)*(mime-version|message-id):"),
+    "e-mail": re.compile(rb"(?i)(From .*\n)?([\w-]+:.*\n([ \t].*\n)*)*(mime-version|message-id):"),
+    "WikiExtractor's output": re.compile(rb"\s*<doc id="),
+    "an archive of the web": re.compile(rb"WARC/\d"),
+    "subtitles": re.compile(rb"\s*(WEBVTT|1\r?\n\d\d:\d\d:\d\d,\d)"),
+    "a dump of a database": re.compile(rb"-- (MySQL|MariaDB|PostgreSQL|SQLite).*dump"),
 }
 _ISO_2022: Final = re.compile(rb"\x1b(\$[@AB(]|\([BIJ])")
 
@@ -336,7 +340,8 @@ def _not_encoded(where: str, encoding: str, error: UnicodeDecodeError) -> UserEr
     return UserError(
         f"{where} is not {encoding.removesuffix('-sig').upper()} (byte 0x"
         f"{error.object[error.start]:02x}); convert the file, or name its encoding with the "
-        "setting `encoding`, such as cp1252"
+        "setting `encoding`: cp1252 is of Western Europe, cp1251 of Russian, cp932 of Japanese, "
+        "gb18030 of Chinese"
     )
 
 

@@ -20,10 +20,11 @@ _FEW_VALUES, _LONGEST_CLASS = 1000, 100  # of a column of classes
 
 
 def names_columns(cells: Sequence[str], columns: Sequence[str]) -> bool:
-    """Whether a row is `columns` once more, or names a text and its label as data sets do."""
+    """Whether a row is `columns` once more, in any order, or names a text and a label as usual."""
     names = [cell.strip() for cell in cells]
     folded = {name.casefold() for name in names}
-    return names == columns or bool(folded & _NAMES_OF_TEXTS and folded & _NAMES_OF_LABELS)
+    are_usual = bool(folded & _NAMES_OF_TEXTS and folded & _NAMES_OF_LABELS)
+    return are_usual or sorted(names) == sorted(columns)
 
 
 def check_quotes(

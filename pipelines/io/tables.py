@@ -168,6 +168,7 @@ def _delimited_rows(path: str, settings: TableSettings) -> Iterator[Any]:
             strict=quoted,
         )
         columns: list[str] = []
+        unnamed: list[int] = []
         while True:
             line = reader.line_num + 1
             raw.clear()
@@ -203,7 +204,9 @@ def _delimited_rows(path: str, settings: TableSettings) -> Iterator[Any]:
                     yield columns
                 else:
                     columns = [cell.strip() for cell in cells]
-                    yield columns
+                    if columns.count("") > 1:  # of a spreadsheet, behind the last one with values
+                        unnamed = [place for place, name in enumerate(columns) if not name]
+                    yield [name for place, name in enumerate(columns) if place not in unnamed]
                     continue
             if names_columns(cells, [] if settings.no_header else columns):
                 raise UserError(
@@ -219,7 +222,15 @@ def _delimited_rows(path: str, settings: TableSettings) -> Iterator[Any]:
                 )
             if len(cells) == len(columns):
                 swallowed.look(line, raw, cells)
-                yield Row(line, dict(zip(columns, cells, strict=True)))
+                if any(cells[place].strip() for place in unnamed):
+                    raise UserError(
+                        f"line {line:,} of {path} has a value in a column without a name; name "
+                        "the column, or remove the value"
+                    )
+                values = dict(zip(columns, cells, strict=True))
+                if unnamed:
+                    del values[""]
+                yield Row(line, values)
             else:
                 raise UserError(
                     f"line {line:,} of {path} has {len(cells)} columns where the first row has "

@@ -64,7 +64,7 @@ class Classification(TaskFamily):
                 f"a classifier needs at least two labels to tell apart, found {labels}; "
                 "check the label column"
             )
-        if all(map(_is_number, labels)) and any({".", ","} & {*label} for label in labels):
+        if all(map(_is_number, labels)) and any(map(_has_fraction, labels)):
             raise UserError(
                 f"the labels are numbers with fractions ({', '.join(labels[:5])}), not classes; "
                 "learn them as numbers with dataset.family=regression, or write the classes as "
@@ -125,6 +125,10 @@ class Classification(TaskFamily):
 
 
 FAMILY = Classification()
+
+
+def _has_fraction(label: str) -> bool:
+    return float(label.replace(",", ".")) % 1 != 0
 
 
 def _is_number(label: str) -> bool:

@@ -1,9 +1,11 @@
 """Items as the encoder reads them, as answers ask for them, and as training takes its batches."""
 
 import re
+import string
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -36,8 +38,15 @@ _LOOKS_LIKE: Final = {
     **dict.fromkeys([*range(0xFE00, 0xFE10), 0x0640, 0x0307]),
 }
 _PARTING: Final = re.compile(r"(?<=[^\W\d_])[-_](?=[^\W\d_])")  # words, not numbers
-_QUOTED: Final = re.compile(r"'.+'|\".+\"|“.+”|‘.+’|«.+»|`.+`", re.DOTALL)
-_BETWEEN_LABELS: Final = re.compile(r"\s*(?:[/&+|;,、，،]|\band\b)\s*")
+_QUOTED: Final = re.compile(
+    r"""'.+'|".+"|“.+”|‘.+’|«.+»|`.+`|b'.+'|b".+"|\[\s*(['"]).+\1\s*\]""", re.DOTALL
+)
+# What lists of labels have between them: signs, blanks, or a word.
+_BETWEEN_LABELS: Final = (
+    re.compile(r"\\n|[^\w\s]+|\n"),
+    re.compile(r"\\n|\W+"),
+    re.compile(r"\s+(?:and|or|und|oder|et|ou|y|e|и|или|और)\s+"),
+)
 _NONE: Final = frozenset({"-", "--", "?", "??", "–", "—"})
 _WHOLE_NUMBER: Final = re.compile(r"-?\d+(\.0+)?")
 
@@ -94,13 +103,27 @@ def check_single(labels: Iterable[str]) -> None:
         raise UserError(f"the label {none!r} seems to stand for none; leave its items out")
     if {"-1", "0", "1", "2"} <= {*others} and "-2" not in others:
         raise UserError("the label '-1' seems to stand for none; leave its items out, or name it")
+    names = {_without_signs(label) for label in others}
     for label in others:
-        parts = _BETWEEN_LABELS.split(label)
-        if len(parts) > 1 and {*parts} <= {*others}:
+        if any(_names_several(label, between, names) for between in _BETWEEN_LABELS):
             raise UserError(
                 f"the label {label!r} names several of the others; learn them with "
                 "dataset.family=multi-label and label_separator, or give it a name of its own"
             )
+
+
+def _without_signs(label: str) -> str:
+    return label.strip(string.punctuation + string.whitespace)
+
+
+def _names_several(label: str, between: re.Pattern[str], names: set[str]) -> bool:
+    # Marks, such as vowel signs, belong to the letters before them.
+    shielded = "".join("_" if unicodedata.category(each)[0] == "M" else each for each in label)
+    edges = [0, *chain.from_iterable(m.span() for m in between.finditer(shielded)), len(label)]
+    pairs = zip(edges[::2], edges[1::2], strict=True)
+    parts = [_without_signs(label[begin:end]) for begin, end in pairs]
+    parts = [part for part in parts if part]
+    return len(parts) > 1 and {*parts} <= names
 
 
 def check_distinct(labels: Iterable[str]) -> None:

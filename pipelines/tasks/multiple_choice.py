@@ -53,6 +53,8 @@ class Choices(TaskFamily):
             raise BadItemError("have a list of at least two choices", f"{choices!r:.60}")
         if not all(isinstance(choice, str) and choice for choice in choices):
             raise BadItemError("have a text in each of its choices", f"{choices!r:.60}")
+        if len(set(choices)) == 1:
+            raise BadItemError("have different choices", f"{choices[0]!r:.60} alone")
         if not (isinstance(label, str) and label.isdecimal() and int(label) < len(choices)):
             raise BadItemError(
                 "have the index of the right choice, from 0, as its label",

@@ -91,6 +91,8 @@ class SentenceEmbedding(TaskFamily):
         check_texts(record, "text", "second_text", "negative", "label")
         if not record["second_text"]:
             raise BadItemError("have both texts of its pair", "an empty second one")
+        if record.get("negative") == record["second_text"]:
+            raise BadItemError("have a negative that is another text than its second one", "it")
         label = record.get("label")
         texts = {
             "text": record["text"],
@@ -112,6 +114,8 @@ class SentenceEmbedding(TaskFamily):
 
     def labels(self, train: Sequence[Item], heldout: Sequence[Item]) -> tuple[str, ...]:
         """No classes; raises UserError where nothing can be learned or measured."""
+        if all(item["text"] == item["second_text"] for item in train):
+            raise UserError("both texts of every pair are the same; check the columns")
         if len({item["is_number"] for item in train}) > 1:
             raise UserError(
                 "some training pairs have numbers and some have none; check the label column"

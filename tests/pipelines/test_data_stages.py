@@ -1,9 +1,11 @@
 """Corpus, vocabulary and examples: the same bytes for any workers and after any interruption."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -158,6 +160,22 @@ def test_nothing_is_dropped_without_being_counted(tmp_path, small_context):
     assert statistics["dropped"] == {"duplicate": 2, "too few characters": 2}
     kept = statistics["train"]["documents"] + statistics["heldout"]["documents"]
     assert kept + 4 == len(blocks)
+
+
+def test_rows_without_text_are_told_or_refused(tmp_path, small_context, caplog):
+    path = tmp_path / "rows.jsonl"
+    texts = [invented_text(number, 8) for number in range(60)]
+    settings = CorpusSettings(sources=(TextFiles(paths=(str(path),)),))
+    for missing, message in (
+        (5, None),
+        (90, "90 rows without text in 'text', beside 60 documents"),
+    ):
+        rows = [{"text": text} for text in texts] + [{"text": None}] * missing
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        caplog.clear()
+        with pytest.raises(UserError, match=message) if message else nullcontext():
+            build_corpus(settings, small_context)
+        assert ("5 rows without text in 'text' are left out" in caplog.text) == (message is None)
 
 
 def test_stray_blank_lines_are_refused_and_not_taken_for_the_ends_of_documents(

@@ -1,6 +1,7 @@
 """Labelled files are inspected before a run begins."""
 
 import os
+import re
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -31,7 +32,10 @@ def rows(labels: list[str]) -> str:
         (rows(["a", "b"] * 20), None),
         (rows(["a"] * 40), r"at least two labels to tell apart, found \['a'\]"),
         (rows([str(n) for n in range(40)]), "too few of each to train on"),
-        (rows([*["a", "b"] * 20, "#N/A"]), "have values in its cells, found #N/A in line 42"),
+        *((rows([*["a", "b"] * 20, none]), f"have values in its cells, found {re.escape(none)} in")
+          for none in ("#N/A", "#Н/Д", "#NV", "#ERROR!", "#¿NOMBRE?", "#DIV/0!", "Loading...",
+                       r"\N")),
+        (rows(["#METOO", "#N8"] * 20), None),
         (rows([*["a", "b"] * 20, ""]), "must have a label, found none in line 42"),
         (rows(["spam", "Spam\u200b"] * 20), r"'Spam\\u200b' and 'spam' look the same; write them"),
         (rows([*["caf\u00e9", "b"] * 20, "cafe\u0301"]), "look the same; write them alike"),
@@ -41,22 +45,36 @@ def rows(labels: list[str]) -> str:
             ("جيد", "جيـد"), ("ایجابی", "ايجابي"), ("can't say", "can’t say"),
             ("pozitif", "POZİTİF"), ("not_spam", "not-spam"), ("not spam", "not_spam"),
         )),
-        *((rows([label, "b"] * 20), f"the label {label} stands in quotes; leave them out")
-          for label in ("'pos'", "“pos”", "«да»")),
+        *((rows([label, "b"] * 20), f"the label {re.escape(label)} stands in quotes; leave")
+          for label in ("'pos'", "“pos”", "«да»", "['pos']", "b'pos'")),
         (rows(["'s", "don't", "b"] * 20), None),
-        *((rows(["joy", "sad", label] * 20), rf"label '{label}' names several of the others; learn")
-          for label in ("joy/sad", "joy & sad", "sad、joy", "joy and sad")),
+        *((rows(["joy", "sad", label] * 20), "names several of the others; learn")
+          for label in ("joy/sad", "joy & sad", "sad、joy", "joy and sad", "joy；sad", "sad · joy",
+                        "joy | sad", "<joy><sad>", "#joy #sad", "joy sad", r"joy\nsad")),
+        (rows(["की", "का", "की।का"] * 20), "label 'की।का' names several of the others"),
+        (rows(["न", "ी", "नी", "да нет", "да-нет-да"] * 20), None),
         (rows(["A/B", "brand", "and", "R&D"] * 20), None),
         (rows(["-", "yes", "no"] * 20), "label '-' seems to stand for none; leave its items out"),
         (rows(["-", "+"] * 20), None), (rows(["-1", "0", "1"] * 20), None),
         (rows(["-1", "0", "1", "2"] * 20), "'-1' seems to stand for none; leave its items out"),
         ('text,label\n' + 'a,"0,5"\nb,"4,8"\n' * 20, "numbers with fractions .0,5, 4,8.*regress"),
+        (rows(["0.0", "1.0"] * 20), None),
+        *(("text,label\n" + "".join(f'"{text}",{"ab"[n % 2]}\n' for n in range(20)), message)
+          for text, message in (
+            ("b'good \\xc3\\xa9'", "have letters as escapes"), ("['tok', 'tok']", "value of a pr"),
+            ("\\u0440\\u0443", "have letters as escapes"), ("cafÃ© trÃ¨s", "were encoded twice"),
+            ("Ð¿Ñ€Ð¸Ð²ÐµÑ‚", "were encoded twice"), ("{'body': 'x'}", "is a value of a program"),
+            ("î÷åíü õîðîøèé ôèëüì", "are of another encoding than was named"),
+          )),
+        *((f"text,label\n{text},a\n" + rows(["a", "b"] * 20).partition("\n")[2], None)
+          for text in ("Ã©", "î÷åíü õîðîøèé", "São Paulo é “não”", "déjà vu où ça")),
+        ("a,label,text\nx,pos,one\nx,pos,two\nlabel,text,a\n", "line 4 of .* names columns"),
         (rows(["2", "2.0", "x"] * 20), "'2' and '2.0' look the same"),
         (rows(["\U0001fae9", "\U0001fadf", "\ue001", "\ue002"] * 20), None),
         ("text,label\n" + "\U0001fae9,a\n\U0001fadf,b\n\ue001 x,b\n" * 9, None),
         ("text,label\n" + "??? ?? ?,a\n?????? ????,b\nok,b\n" * 9, "18 of 27 texts .*question"),
         ("text,label\n???,c\n" + rows(["a", "b", "c"] * 20).partition("\n")[2], None),
-        ("text,label\n" + "“one”,a\n“two”,b\n" * 9, "every text .* in quotes .*; leave them out"),
+        ("text,label\n" + "“one”,a\n“two”,b\n" * 9, "every text of .* stands in quotes"),
         (rows(["1-12", "11-2", "0-1", "1", "2019-11-1", "2019-1-11", "һава", "нава"] * 20), None),
         (rows(["10", "100", "1.5a", "\u043d\u0435\u0442"] * 20), None),
         *((f"text,label\n{text},a\n", "must have a text, found none in line 2")
@@ -71,6 +89,18 @@ def test_a_small_file_is_checked_as_the_stage_would(tmp_path, content, message):
     path.write_text(content)
     with pytest.raises(UserError, match=message) if message else nullcontext():
         check(path)
+
+
+def test_a_label_of_one_item_is_told_with_its_line(tmp_path, caplog):
+    path = tmp_path / "a.csv"
+    path.write_text("текст,метка\n" + rows(["a", "b"] * 20).partition("\n")[2], encoding="utf-8")
+    columns = {"no_header": True, "text_column": "1", "label_column": "2"}
+    check_inputs(DatasetSettings(source=LabelledFile(path=str(path), **columns)))
+    assert "one item of" in caplog.text and "has the label 'метка' (line 1)" in caplog.text
+    caplog.clear()
+    path.write_text(rows(["a", "b"] * 20))
+    check(path)
+    assert not caplog.text
 
 
 def test_a_column_is_read_once_and_a_number_has_no_underscores(tmp_path):

@@ -193,6 +193,14 @@ def test_faults_are_named(tmp_path: Path, name: str, content: str, message: str)
         rows(tmp_path / name, content)
 
 
+def test_columns_without_names_are_empty(tmp_path: Path) -> None:
+    assert rows(tmp_path / "a.csv", "text,n,,\nx,1,,\ny,2, ,\n") == [("x", "1"), ("y", "2")]
+    assert open_table(str(tmp_path / "a.csv")).columns == ["text", "n"]
+    with pytest.raises(UserError, match=r"line 3 of .* has a value in a column without a name"):
+        rows(tmp_path / "a.csv", "text,n,,\nx,1,,\ny,2,3,\n")
+    assert rows(tmp_path / "a.csv", ",text\n0,x\n") == [("0", "x")]  # an index of pandas
+
+
 def test_line_breaks_that_are_none_part_no_row(tmp_path: Path) -> None:
     odd = "one\u2028two\x1cthree\x85four"
     assert rows(tmp_path / "a.tsv", f"text\tlabel\n{odd}\ta\n") == [(odd, "a")]

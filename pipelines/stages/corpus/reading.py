@@ -23,11 +23,11 @@ from pipelines.io.files import (
     open_binary,
 )
 from pipelines.io.hugging_face import rows_of
-from pipelines.io.tables import cell_text, json_object, open_parquet, open_table
+from pipelines.io.tables import cell_text, is_nothing, json_object, open_parquet, open_table
 from pipelines.stages.corpus.cleaning import mend
 from pipelines.stages.corpus.selection import content_hash
 from pipelines.stages.corpus.settings import HuggingFaceDataset, RowSource, TextFiles
-from pipelines.stages.corpus.sources import RawDocument, Span, check_columns
+from pipelines.stages.corpus.sources import WITHOUT_TEXT, RawDocument, Span, check_columns
 
 PIECE_BYTES: Final = 4 * 2**20
 _LONGEST_LINE_BYTES: Final = 256 * 2**20  # of JSON
@@ -39,6 +39,9 @@ _WHITE: Final = rb"[ \t\r\v\f]|\xc2\xa0|\xe2\x80[\x80-\x8a\xaf]|\xe3\x80\x80"
 _BLANK_LINE: Final = re.compile(rb"\n(?:%b)*\n(?:\n|%b)*" % (_WHITE, _WHITE))
 _LONGEST_WHITE_BYTES: Final = 3
 _JSON_LINE: Final = re.compile(rb"\n+")
+_FEWEST_ROWS: Final = 10  # of what may be a table
+_WORD: Final = re.compile(r"[^\W\d_]{4,}")
+_LATIN_1: Final = re.compile("[\u00c0-\u00ff]+")
 _BEGINS_JSON: Final = re.compile(rb'\s*(\{\s*"[^"\n]*"\s*:|\[\s*\{\s*")')
 _BOUNDARIES: Final = {
     "file": None,
@@ -101,9 +104,14 @@ def _documents(
 ) -> Iterator[RawDocument]:
     for values in rows:
         text = values.get(settings.text_field)
-        if not isinstance(text, str | bytes):
-            dropped[f"rows without text in {settings.text_field!r}"] += 1
+        if is_nothing(text):
+            dropped[f"{WITHOUT_TEXT} in {settings.text_field!r}"] += 1
             continue
+        if not isinstance(text, str | bytes):
+            raise UserError(
+                f"{settings.text_field!r} of {span.file.path} holds {text!r:.60} in place of a "
+                "text; correct it, or name another text_field (--corpus-column)"
+            )
         if isinstance(text, bytes):
             text = decoded(text, f"a text of {span.file.path}")
         label = cell_text(values.get(settings.label_field)) if settings.label_field else ""
@@ -156,11 +164,8 @@ def cut_documents(
     buffer = stream.read(_BLOCK_BYTES)
     if span.begin == 0:
         check_has_lines(buffer, span.file.path)
-        if boundary is not _JSON_LINE and _BEGINS_JSON.match(buffer):
-            raise UserError(
-                f"{span.file.path} is JSON by its content; write an object with a text in each "
-                "line, to a file that ends in .jsonl"
-            )
+        if boundary is not _JSON_LINE:
+            _check_is_text_alone(buffer[:SAMPLE_BYTES], span.file.path)
     # Where the next document begins in the buffer; the first one of a later span is searched for.
     begin: int | None = None if span.begin else 0
     at_end = False
@@ -186,6 +191,31 @@ def cut_documents(
         begin = None if begin is None else 0
     if begin is not None and buffer:
         yield buffer, False
+
+
+def _check_is_text_alone(head: bytes, path: str) -> None:
+    """Raise UserError for JSON, a table, and letters of another encoding, named as a text."""
+    if _BEGINS_JSON.match(head):
+        raise UserError(
+            f"{path} is JSON by its content; write an object with a text in each line, to a file "
+            "that ends in .jsonl"
+        )
+    lines = [line for line in head.splitlines()[:-1] if line.strip() and line[:1] != b"#"]
+    if len(lines) >= _FEWEST_ROWS and min(map(_count_tabs, lines)) > 0:
+        raise UserError(
+            f"every line of {path} has a tab: it seems to be a table; rename it to .tsv and name "
+            "the column of the text (--corpus-column), or replace the tabs"
+        )
+    words = _WORD.findall(head.decode(errors="ignore"))
+    if len([word for word in words if _LATIN_1.fullmatch(word)]) > max(5, len(words) / 10):
+        raise UserError(
+            f"{path} has words of accented letters alone, which no language has: name its own "
+            "`encoding`, such as cp1251 for Russian"
+        )
+
+
+def _count_tabs(line: bytes) -> int:
+    return line.strip(b"\r\n").count(b"\t")
 
 
 def unwrap(text: str) -> str:

@@ -40,6 +40,7 @@ from pipelines.stages.corpus.settings import (
     TextFiles,
 )
 
+WITHOUT_TEXT: Final = "rows without text"  # why they are dropped
 MEGABYTE: Final = 10**6
 
 Format = Literal["text", "html", "pdf", "csv", "tsv", "jsonl", "parquet", "docstrings", "dataset"]

@@ -4,8 +4,9 @@ Parts are read and screened in parallel, duplicates are found across all of them
 then becomes a shard. Each step is kept file by file, so that an interrupted stage resumes.
 """
 
+import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipelines.cluster import map_tasks
-from pipelines.errors import redacted
+from pipelines.errors import UserError, redacted
 from pipelines.stage import StageContext
 from pipelines.stages import CORPUS
 from pipelines.stages.corpus.cleaning import split_sentences
@@ -40,6 +41,7 @@ from pipelines.stages.corpus.settings import CleaningSettings, CorpusSettings
 from pipelines.stages.corpus.shards import BATCH_BYTES, SCHEMA, Document, read_batches, record_batch
 from pipelines.stages.corpus.sources import (
     MEGABYTE,
+    WITHOUT_TEXT,
     InputFile,
     Part,
     RawDocument,
@@ -54,6 +56,8 @@ from pipelines.versions import versions_of
 
 # Where the text lies does not matter. Its bytes or commit and its labels are in the input's name.
 _IN_THE_INPUTS: Final = {"paths", "dataset", "revision"}
+
+logger = logging.getLogger(__name__)
 
 
 def build_corpus(settings: CorpusSettings, context: StageContext) -> Artifact:
@@ -121,6 +125,7 @@ def _build(
     statistics: dict[str, Any] = {"train": {}, "heldout": {}}
     for of_shard in published:
         _add_up(statistics, of_shard)
+    _check_rows(dropped, statistics)
     check_division(statistics, settings.heldout_fraction)
     shards = [
         _shard_name(split, file.index)
@@ -147,6 +152,20 @@ class _ScreenedFile:
     name: str
     weight: float
     is_kept: NDArray[np.bool_]
+
+
+def _check_rows(dropped: Mapping[str, int], statistics: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise UserError where most rows of tables had no text; say so where some had none."""
+    documents = sum(part["documents"] for part in statistics.values())
+    for reason, count in dropped.items():
+        if not reason.startswith(WITHOUT_TEXT):
+            continue
+        if count > documents:
+            raise UserError(
+                f"{count:,} {reason}, beside {documents:,} documents; name the column with the "
+                "text as text_field (--corpus-column), or leave these rows out"
+            )
+        logger.warning("%s %s are left out of the corpus", f"{count:,}", reason)
 
 
 def _screen(settings: CorpusSettings, work: Workspace, shard_bytes: int, part: Part) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from io import BufferedIOBase
 from itertools import islice
 from pathlib import Path
-from typing import Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 
@@ -27,9 +27,24 @@ from pipelines.stages.dataset.settings import (
 from pipelines.tasks import BadItemError, Item, Items, TaskFamily, family
 
 _NOTES_SHOWN: Final = 5
-_FAULTS_OF_EXCEL: Final = ["#N/A", "#REF!", "#NAME?", "#VALUE!", "#DIV/0!", "#NULL!", "#NUM!"]
-_NO_LETTERS: Final = re.compile(r"[\s.,!?\ufffd]*[?\ufffd]{2}[\s.,!?\ufffd]*")
-_QUOTE_MARKS: Final = {("'", "'"), ('"', '"'), ("“", "”"), ("‘", "’"), ("«", "»"), ("`", "`")}
+# Faults of spreadsheets, in the languages that they have, and NULL in dumps of databases.
+_NO_VALUE: Final = re.compile(
+    r"#N/?[ADV]|#Н/Д|#[^\W\d_]+(/0)?[!?]|#[¡¿][^\W\d_]+(/0)?[!?]|Loading\.\.\.|\\N"
+)
+_USUAL_ITEMS: Final = 8  # of a label
+_BROKEN_LETTERS: Final = {
+    re.compile(r"\A[\s.,!?\ufffd]*[?\ufffd]{2}[\s.,!?\ufffd]*\Z"): "are question marks",
+    # UTF-8 that was read as Latin-1 or cp1252.
+    re.compile(
+        r"[ÂÃÐÑ][\u0080-\u00bf\u0152-\u0192\u02c6\u02dc\u2013-\u2122]|â€"
+    ): "were encoded twice",
+    re.compile(r"(\\u[0-9a-fA-F]{4}){2}|(\\x[0-9a-fA-F]{2}){2}"): "have letters as escapes",
+    # No language of these letters has words of them alone.
+    re.compile(r"\b[\u00c0-\u00ff]{5,}\b"): "are of another encoding than was named",
+}
+_WRITTEN_OUT: Final = re.compile(
+    r"""b?'.*'|b?".*"|“.*”|‘.*’|«.*»|`.*`|\[\s*(['"]).*\1\s*\]|\{\s*['"].*\}""", re.DOTALL
+)
 _ITEMS_INSPECTED: Final = 5000  # of a large file or split, before a run begins
 
 
@@ -72,8 +87,9 @@ def read_labelled(
             text = record.fields.get("text")
             if family.form != "rows" and isinstance(text, str) and not _is_visible(text):
                 raise BadItemError("have a text", "none")
-            if faults := [each for each in record.fields.values() if each in _FAULTS_OF_EXCEL]:
-                raise BadItemError("have values in its cells", faults[0])
+            for cell in record.fields.values():
+                if isinstance(cell, str) and _NO_VALUE.fullmatch(cell):
+                    raise BadItemError("have values in its cells", cell)
             item = family.item(record.fields)
         except BadItemError as error:
             raise UserError(
@@ -90,23 +106,43 @@ def read_labelled(
         )  # fmt: skip
     if not items:
         raise UserError(f"{path} holds no labelled items")
-    texts = [each.item["text"] for each in items if isinstance(each.item.get("text"), str)]
     if family.form != "rows":
-        _check_letters(texts, path)
+        _check_texts([each.item.get("text") for each in items], path)
+        _note_single_labels(items, path)
     return items
 
 
-def _check_letters(texts: Sequence[str], path: str) -> None:
-    """Raise UserError where many texts lost their letters, or all stand in quotes of their own."""
-    lost = [text for text in texts if _NO_LETTERS.fullmatch(text)]
-    if len(lost) > max(1, len(texts) / 10):
+def _check_texts(every: Sequence[Any], path: str) -> None:
+    """Raise UserError where many texts have other letters than were meant, or all are written out.
+
+    That is in quotes, or as Python and JSON write a value.
+    """
+    texts = [text for text in every if isinstance(text, str)]
+    for broken, reason in _BROKEN_LETTERS.items():
+        found = [text for text in texts if broken.search(text)]
+        if len(found) > max(1, len(texts) / 10):
+            raise UserError(
+                f"{len(found):,} of {len(texts):,} texts of {path} {reason}, such as "
+                f"{found[0]!r:.40}; write the file again, in UTF-8"
+            )
+    if len(texts) > 1 and all(map(_WRITTEN_OUT.fullmatch, texts)):
         raise UserError(
-            f"{len(lost):,} of {len(texts):,} texts of {path} are question marks, such as "
-            f"{lost[0]!r:.40}: their letters were lost when the file was written; write it in UTF-8"
+            f"every text of {path} stands in quotes or is a value of a program "
+            f"({texts[0]!r:.40}); write the texts alone"
         )
-    ends = {(text[:1], text[-1:]) for text in texts}
-    if len(texts) > 1 and len(ends) == 1 and ends <= _QUOTE_MARKS:
-        raise UserError(f"every text of {path} is in quotes ({texts[0]!r:.40}); leave them out")
+
+
+def _note_single_labels(items: Sequence[Grouped], path: str) -> None:
+    """Warn of labels that one item of many has: often it is no item."""
+    every = (each.item.get("label") for each in items)
+    labels = Counter(label for label in every if isinstance(label, str))
+    single = [label for label, count in labels.items() if count == 1]
+    if single and len(items) >= _USUAL_ITEMS * len(labels):
+        place = next(each.place for each in items if each.item.get("label") == single[0])
+        logger.warning(
+            "only one item of %s has the label %r (%s); remove it if it is a name or a slip",
+            path, single[0], place,
+        )  # fmt: skip
 
 
 def read_parts(source: Source, family: TaskFamily, *, limit: int | None = None) -> Parts:

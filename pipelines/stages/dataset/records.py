@@ -154,11 +154,15 @@ def _records(
         raw = {field: values[column] for field, column in column_of.items()}
         if form == "questions":
             title, name = cell_text(values.get("title")), cell_text(values.get("id"))
+            if values.get("is_impossible") is True:  # its answers are only plausible
+                raw["answers"] = []
             yield Record(where, group if source.group_column else title, _squad_fields(name, raw))
             continue
         fields = {field: _cell(value) for field, value in raw.items()}
         if form == "words":
             fields["offsets"] = source.offsets
+            if isinstance(raw["words"], str):  # whose spans count white space, too
+                fields["words"] = raw["words"]
             if values.get("answer") in ("reject", "ignore"):  # Prodigy's
                 raise UserError(f"{where} of {place} was not accepted in Prodigy; leave it out")
         if form == "label_lists":
@@ -192,6 +196,8 @@ def _columns_of_fields(
     twice = [name for name, count in Counter(column_of.values()).items() if count > 1]
     if twice:
         raise UserError(f"{', '.join(settings.values())} name the column {twice[0]!r} twice")
+    if len({*source.choice_columns}) < len(source.choice_columns):
+        raise UserError("choice_columns names a column twice; name each once")
     for name in source.choice_columns or (("choices",) if form == "choices" else ()):
         check_column(name, columns, place, "choice_columns")
     if form == "choices" and not source.choice_columns:

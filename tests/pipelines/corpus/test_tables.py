@@ -47,6 +47,14 @@ def test_json_lines_give_their_text_and_label(tmp_path, spans):
         read(TextFiles(paths=(str(path),)), spans)
 
 
+@pytest.mark.parametrize("other", [["a", "b"], 5, {"a": "b"}])
+def test_what_is_no_text_is_refused(tmp_path, other):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"text": other}) + "\n")
+    with pytest.raises(UserError, match=r"'text' of .*rows.jsonl holds .* in place of a text"):
+        read(TextFiles(paths=(str(path),)), 1)
+
+
 def test_the_same_bytes_parsed_otherwise_are_another_input(tmp_path):
     for name in ("a.csv", "a.tsv", "a.csv.gz"):
         (tmp_path / "x" / name).parent.mkdir(exist_ok=True)

@@ -133,9 +133,15 @@ def test_a_binary_file_named_txt_is_refused(tmp_path):
         (r"{\rtf1\ansi One.}", "RTF"),
         ("\n<!-- saved -->\n<html><p>One.", "HTML"),
         ('<?xml version="1.0"?>\n<p>One.</p>', "XML"),
-        ("From: a@b.example\nReceived: by x;\n\tMonday\nMIME-Version: 1.0\n\nOne.", "an e-mail"),
+        ("From: a@b.example\nReceived: by x;\n\tMonday\nMIME-Version: 1.0\n\nOne.", "e-mail"),
         ('{\n "cells": [\n {"source": "One."}]}', "JSON"),
         ('{"text": "One."}\n{"text": "Two."}\n', "JSON"),
+        ("From a@b Mon Jan\nFrom: a@b\nMessage-ID: <1>\n\nOne.", "e-mail"),
+        ('<doc id="0" url="" title="A">\nOne.\n</doc>', "WikiExtractor's output"),
+        ("WARC/1.0\r\nWARC-Type: conversion\r\n\r\nOne.", "an archive of the web"),
+        ("1\n00:00:01,000 --> 00:00:02,000\nOne.\n", "subtitles"),
+        ("WEBVTT\n\n00:01.000 --> 00:02.000\nOne.", "subtitles"),
+        ("-- MySQL dump 10.13\nINSERT INTO a", "a dump of a database"),
         ("From: here to there\n\n{{Infobox}} <html> in HTML: see MIME-Version: 1.0", None),
         ("[a] one {b} two", None),
     ],
@@ -145,6 +151,26 @@ def test_what_is_no_plain_text_by_its_content_is_refused(tmp_path, content, kind
     path.write_text(content)
     with pytest.raises(UserError, match=f"is {kind} by its content") if kind else nullcontext():
         documents(path, "file")
+
+
+def test_a_table_and_another_encoding_are_no_text(tmp_path):
+    path = tmp_path / "a.txt"
+    table = "".join(f"{number}\tOne sentence.\n" for number in range(20))
+    path.write_text(table)
+    with pytest.raises(UserError, match=r"every line of .* has a tab: it seems to be a table"):
+        documents(path, "line")
+    path.write_text(f"{table}No tab.\nx\n")
+    assert len(documents(path, "line")) == 22
+    path.write_bytes(
+        "Очень хороший фильм, всем советую. Играют прекрасные актёры.\n".encode("cp1251") * 9
+    )
+    with pytest.raises(UserError, match="words of accented letters alone, which no language has"):
+        documents(path, "line", encoding="cp1252")
+    assert len(documents(path, "line", encoding="cp1251")) == 9
+    path.write_bytes(
+        "Là-bas, l'élève a été très gêné; où était-il déjà allé ?\n".encode("cp1252") * 9
+    )
+    assert len(documents(path, "line", encoding="cp1252")) == 9
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,8 @@ TEXTS = [
     ("سافر أحمد إلى القاهرة.", [("أحمد", "PER"), ("القاهرة", "LOC")]),
     ("आदा दिल्ली में है।", [("आदा", "PER"), ("दिल्ली", "LOC")]),
     ("Nothing to see here.", []),
+    ("\u3000李明在北京工作\n", [("李明", "PER"), ("北京", "LOC")]),  # a paragraph's indent
+    (" \tAda wrote to Bob.\r\n\n", [("Ada", "PER"), ("Bob", "PER")]),
 ]
 
 

@@ -99,6 +99,8 @@ def test_choices_stand_in_a_list_or_in_columns(tmp_path: Path) -> None:
     swag = {"text_column": "startphrase", "choice_columns": ("ending0", "ending1")}
     two = {"text": "She", "choices": ["sings.", "runs."], "answer": 1}
     assert items(path, "multiple_choice", **swag) == [two]
+    with pytest.raises(UserError, match="choice_columns names a column twice"):
+        items(path, "multiple_choice", **{**swag, "choice_columns": ("ending0", "ending0")})
     with pytest.raises(UserError, match="same number of choices, found 1 with 2, 1 with 3"):
         family("multiple_choice").labels([two, {**two, "choices": ["a", "b", "c"]}], [])
     zero = {**two, "answer": 0}
@@ -117,6 +119,7 @@ def test_choices_stand_in_a_list_or_in_columns(tmp_path: Path) -> None:
         ({"text": ["a", "b"], "label": ["A", "B"]}, "A", "have a list of at least two choices"),
         ("['a', 'b']", 0, "have a list of at least two choices"),
         (["a"], 0, "have a list of at least two choices"),
+        (["a", "a"], 0, "have different choices"),
     ],
 )  # fmt: skip
 def test_a_label_is_the_index_of_a_choice(
@@ -146,6 +149,8 @@ def test_columns_of_conll_in_any_number_parted_by_blanks_or_tabs(tmp_path: Path)
         items(path, "tagging", label_column="2")
     fields = written(tmp_path / "fields.conll", "2024 VALUE\n\nForm LABEL\n\n#id NER\n")
     assert [item["tags"] for item in items(fields, "tagging")] == [["VALUE"], ["LABEL"], ["NER"]]
+    parted = written(tmp_path / "parted.conll", "Ada O\n-DOCSTART- -X-\nran B-X\n")
+    assert [item["words"] for item in items(parted, "tagging")] == [["Ada"], ["ran"]]
     tabs = "New York\t_\tB-LOC\n#\t_\tO\n \t\n\n!\t_\tO\n"
     assert items(written(tmp_path / "a.conll", tabs), "tagging") == [
         {"words": ["New York", "#"], "tags": ["B-LOC", "O"]},
@@ -170,6 +175,8 @@ def test_blanks_and_tabs_alone_separate(odd: str, separator: str, tmp_path: Path
           for one, two, more in ("121", "010", "123", ("s1", "s1", "s2"), ("1-1", "1-2", "2-1"),
                                  ("s0_t1", "s0_t2", "s1_t1"), ("Sentence: 1", "Sentence: 1",
                                  "Sentence: 2"))),
+        *((f"Ada B-PER {one}\nran O {two}\n", "column 2 of .* has tags of entities, and the last")
+          for one, two in (("0.9", "1.0"), ("s0", "s0"), ("Ada", "run"))),
         ("Ada B-PER\nran O\n" * 300, "is one sentence of 600 words; end each sentence with an"),
         ("".join(f"O {word}\nB-X {word}a\n" for word in "अबसदहयमत"),
          "put the words into the first column and the tags into the last"),
@@ -228,6 +235,8 @@ def test_questions_of_squad_with_and_without_answers(tmp_path: Path) -> None:
     ]  # fmt: skip
     (record,) = records_of_file(str(tmp_path / "a.jsonl"), "questions", LabelledFile(path="-"))
     assert record.group == "Cats"  # an article is never divided
+    (impossible,) = of_json(tmp_path, "question_answering", {**row, "is_impossible": True})
+    assert impossible["answers"] == []  # those of the row are plausible alone
     with pytest.raises(UserError, match="does not have SQuAD's structure"):
         items(written(tmp_path / "b.json", '{"data": [{}]}'), "question_answering")
 

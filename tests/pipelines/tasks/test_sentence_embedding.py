@@ -22,7 +22,7 @@ from pipelines.stage import StageContext
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset, read_items
 from pipelines.store import ArtifactStore
-from pipelines.tasks import Items, Reading, family
+from pipelines.tasks import BadItemError, Items, Reading, family
 from tests.pipelines.tasks.letters import LETTERS, learn
 
 FAMILY = family("sentence_embedding")
@@ -130,6 +130,10 @@ def test_parts_that_teach_or_measure_nothing_are_refused() -> None:
         labels([far], [near, far])
     with pytest.raises(UserError, match="held-out pairs are all equally similar"):
         labels([near], [near, near])
+    with pytest.raises(UserError, match="both texts of every pair are the same"):
+        labels([pair("a", "a", "entailment")], [near, far])
+    with pytest.raises(BadItemError, match="have a negative that is another text"):
+        FAMILY.item({"text": "a", "second_text": "b", "negative": "b"})
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
