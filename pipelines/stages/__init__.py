@@ -64,7 +64,7 @@ PRETRAINING = Stage(
     version=4,
     headline=lambda statistics: f"{statistics['num_parameters']:,} parameters",
 )
-DATASET = Stage(name="dataset", title="dataset", kind="dataset", version=6, headline=_items)
+DATASET = Stage(name="dataset", title="dataset", kind="dataset", version=7, headline=_items)
 FINETUNING = Stage(
     name="finetuning", title="fine-tuning", kind="finetuned", version=5, headline=_score
 )
