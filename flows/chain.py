@@ -1,9 +1,12 @@
 """The chain: from a recipe to artifacts, a stage after the other."""
 
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
 from flows.report import RANDOM_TWIN
-from flows.run import Run
 from pipelines.recipes.recipe import Recipe, Until
 from pipelines.registry.package import resolved_encoder
+from pipelines.stage import Stage, StageContext
 from pipelines.stages import (
     CORPUS,
     DATASET,
@@ -21,10 +24,31 @@ from pipelines.stages.finetuning.stage import build_task_model
 from pipelines.stages.pretraining.continuing import check_objective
 from pipelines.stages.pretraining.stage import build_encoder
 from pipelines.stages.vocabulary.stage import build_vocabulary
+from pipelines.store import Artifact
+from pipelines.tracking.tracker import Tracker
 from pipelines.train.imported import existing_encoder
 
+ENCODER: Final = "encoder to start from"
 
-def build_chain(run: Run, until: Until) -> None:
+
+class Chained(Protocol):
+    """What walks the chain: a run, or a plan of one."""
+
+    recipe: Recipe
+    context: StageContext
+    artifacts: dict[str, Artifact]
+
+    @property
+    def tracker(self) -> Tracker: ...
+
+    def build(self, stage: Stage, function: Callable[..., Artifact], *inputs: Any) -> Artifact: ...
+
+    def stage(
+        self, title: str, function: Callable[..., Any], *inputs: Any, **options: Any
+    ) -> Any: ...
+
+
+def build_chain(run: Chained, until: Until) -> None:
     """Build what is missing of the artifacts up to `until`, and keep them in `run.artifacts`.
 
     Without labelled items the chain ends with the encoder.
@@ -58,7 +82,7 @@ def build_chain(run: Run, until: Until) -> None:
         run.build(EVALUATION, build_evaluation, model, dataset)
 
 
-def with_encoders_in_store(run: Run) -> Recipe:
+def with_encoders_in_store(run: Chained) -> Recipe:
     """The run's recipe with a fingerprint in place of every encoder that it names.
 
     Stages know the store, not the registry: what a name or a folder refers to is imported into the
@@ -73,9 +97,7 @@ def with_encoders_in_store(run: Run) -> Recipe:
         if name is None:
             continue
         if name not in fingerprints:
-            encoder = run.stage(
-                "encoder to start from", resolved_encoder, name, run.tracker, run.context
-            )
+            encoder = run.stage(ENCODER, resolved_encoder, name, run.tracker, run.context)
             fingerprints[name] = encoder.fingerprint
         settings = settings.model_copy(update={"encoder": fingerprints[name]})
         recipe = recipe.model_copy(update={section: settings})

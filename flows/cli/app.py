@@ -78,7 +78,9 @@ def run(arguments: Sequence[str]) -> int:
     except UserError as error:
         return _tell(f"{error}", MISTAKE)
     except TyperException as error:  # a wrong option or argument
-        return _tell(f"{error.format_message()} (see `bertsmith --help`)", MISTAKE)
+        context = getattr(error, "ctx", None)
+        command_path = context.command_path if context else "bertsmith"
+        return _tell(f"{error.format_message()} (see `{command_path} --help`)", MISTAKE)
     except Exit as request:
         return request.exit_code
     except (Abort, KeyboardInterrupt):

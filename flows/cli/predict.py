@@ -299,6 +299,8 @@ def serve(
         from pipelines.registry.package import Confidence, opened
 
         address = f"http://{host}:{bound.getsockname()[1]}/invocations"
+        if host not in ("127.0.0.1", "::1", "localhost"):
+            say(f"anybody who reaches {host} may ask: there is no password and no encryption")
         answer_requests(
             opened(folder, Confidence(*confidence)), model_address(called), bound, queue,
             ready=lambda: say(f"{address} answers; Ctrl-C ends it"), precision=precision,

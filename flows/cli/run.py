@@ -112,6 +112,13 @@ def run(
             "nothing.",
         ),
     ] = False,
+    plan: Annotated[
+        bool,
+        typer.Option(
+            "--plan",
+            help="Print which stages would be reused and which built, and why, and run nothing.",
+        ),
+    ] = False,
 ) -> None:
     """Build everything, from raw text to registered models.
 
@@ -146,7 +153,23 @@ def run(
     if show_recipe:
         print(whole.to_yaml(), end="")
         return
+    if plan:
+        _print_plan(whole, until, home_folder(home))
+        return
     _run(whole, until, home_folder(home))
+
+
+def _print_plan(recipe: Any, until: Any, home: Path) -> None:
+    set_defaults(home)
+    from flows.checks import check_run
+
+    check_run(recipe, until)
+    from flows.plan import planned_stages
+
+    stages = planned_stages(recipe, until)
+    width = max(len(stage.title) for stage in stages)
+    for stage in stages:
+        print(f"{stage.title:<{width}}  {stage.outcome:<9}  {stage.reason}")
 
 
 def _run(recipe: Any, until: Any, home: Path) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from filelock import FileLock, Timeout
 from fsspec.implementations.local import LocalFileSystem
@@ -39,6 +39,31 @@ logger = logging.getLogger(__name__)
 
 INPUTS_NAME: Final = ".inputs.json"  # in a working folder: what its build reads
 _REMOTE_FOLDER: Final = "files"  # of an artifact on an object store
+
+
+class Wanted(NamedTuple):
+    """An artifact by what would make it: settings as JSON has them, and inputs by their names."""
+
+    kind: str
+    version: int
+    settings: Mapping[str, Any]
+    inputs: Mapping[str, str]
+    fingerprint: str
+
+
+def wanted_artifact(
+    kind: str,
+    version: int,
+    settings: BaseModel | Mapping[str, Any],
+    inputs: Mapping[str, Artifact | str],
+) -> Wanted:
+    """What `get_or_build` looks for with the same arguments."""
+    plain = settings.model_dump(mode="json") if isinstance(settings, BaseModel) else settings
+    names = {
+        key: value.fingerprint if isinstance(value, Artifact) else value
+        for key, value in inputs.items()
+    }
+    return Wanted(kind, version, plain, names, fingerprint_of(kind, version, plain, names))
 
 
 class ArtifactStore:
@@ -84,12 +109,8 @@ class ArtifactStore:
         given artifact of a local store; others wait and then find it. On an object store two may
         build at once: the first to finish publishes, and the other returns that.
         """
-        plain = settings.model_dump(mode="json") if isinstance(settings, BaseModel) else settings
-        names = {
-            key: value.fingerprint if isinstance(value, Artifact) else value
-            for key, value in inputs.items()
-        }
-        fingerprint = fingerprint_of(kind, version, plain, names)
+        wanted = wanted_artifact(kind, version, settings, inputs)
+        plain, names, fingerprint = wanted.settings, wanted.inputs, wanted.fingerprint
         existing = self.find(kind, fingerprint)
         if existing is not None:
             return existing
@@ -106,7 +127,7 @@ class ArtifactStore:
                     version=version,
                     fingerprint=fingerprint,
                     settings=dict(plain),
-                    inputs=names,
+                    inputs=dict(names),
                     files=draft.records(built.files),
                     statistics=built.statistics,
                     libraries=library_versions(),
@@ -157,13 +178,17 @@ class ArtifactStore:
 
     def _draft(self, kind: str, fingerprint: str, inputs: Mapping[str, str]) -> Draft:
         """The draft that this code builds the artifact in, as an interrupted build left it."""
-        folder = f"{self.root}/{kind}"
-        code = hashlib.sha256(code_version().encode()).hexdigest()[:8]
-        root = f"{folder}/{fingerprint}" + ("" if self.is_local else f"/{_REMOTE_FOLDER}")
-        draft = Draft(fingerprint, self.filesystem, root, f"{folder}/.work-{fingerprint}-{code}")
+        root = f"{self.root}/{kind}/{fingerprint}" + ("" if self.is_local else f"/{_REMOTE_FOLDER}")
+        work = self._draft_folder(kind, fingerprint)
+        draft = Draft(fingerprint, self.filesystem, root, work)
         with store_errors_explained(self.url):
             draft.note(INPUTS_NAME, json.dumps(dict(inputs)))
         return draft
+
+    def _draft_folder(self, kind: str, fingerprint: str) -> str:
+        """The working folder of a build by this code."""
+        code = hashlib.sha256(code_version().encode()).hexdigest()[:8]
+        return f"{self.root}/{kind}/.work-{fingerprint}-{code}"
 
     def _publish(self, manifest: Manifest) -> bool:
         """Make the files visible as an artifact; False where another builder was first.

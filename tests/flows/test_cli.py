@@ -52,6 +52,14 @@ def test_every_command_has_help_with_an_example(
     assert f"bertsmith {command}" in example.partition("Options")[0]
 
 
+@pytest.mark.parametrize("command", ["predict", "store prune", "run"])
+def test_a_wrong_option_points_to_the_help_of_its_command(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*command.split(), "--nonsense"]) == MISTAKE
+    assert capsys.readouterr().err.endswith(f"(see `bertsmith {command} --help`)\n")
+
+
 def test_the_demo_is_listed_with_its_purpose(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["recipes"]) == DONE
     assert re.search(r"^demo +The demo:", capsys.readouterr().out, re.MULTILINE)

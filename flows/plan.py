@@ -1,0 +1,120 @@
+"""What a run of a recipe would reuse and build, and why, without building anything."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, cast
+
+from flows.chain import ENCODER, build_chain
+from flows.progress import duration
+from pipelines.recipes.files import differences, flattened
+from pipelines.recipes.recipe import Recipe, Until
+from pipelines.stage import Stage, StageContext, open_tracker
+from pipelines.stages import STAGES
+from pipelines.store import Artifact
+from pipelines.store.lookup import LookupStore, NotBuiltError
+from pipelines.store.store import Wanted
+from pipelines.tracking.tracker import Tracker
+
+_MOST_SHOWN: Final = 3  # settings that differ
+
+
+class PlannedStage(NamedTuple):
+    """A stage of the chain, and what a run would do for it."""
+
+    title: str
+    outcome: str  # reused, continued or built
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Missing:
+    """In place of an artifact that would be built: what stands on it is built, too."""
+
+    title: str
+    fingerprint: str = ""
+
+
+class _EncoderMissingError(LookupError):
+    """The encoder to start from is not in the store, so that no stage's inputs are known."""
+
+
+@dataclass(slots=True)
+class Plan:
+    """A chain whose stages are looked up; it stands where a `Run` does."""
+
+    recipe: Recipe
+    context: StageContext
+    stages: list[PlannedStage] = field(default_factory=list)
+    artifacts: dict[str, Artifact] = field(default_factory=dict)
+
+    @property
+    def tracker(self) -> Tracker:
+        """The registry in which an encoder may be named."""
+        return open_tracker(self.recipe.runtime)
+
+    def build(self, stage: Stage, function: Callable[..., Artifact], *inputs: Any) -> Artifact:
+        """The artifact of a stage, or what stands for one that is missing."""
+        artifact: Artifact = self.stage(stage.title, function, *inputs, self.context)
+        self.artifacts[stage.name] = artifact
+        return artifact
+
+    def stage(self, title: str, function: Callable[..., Any], *inputs: Any, **options: Any) -> Any:
+        """What `function` finds; a stage whose input is missing is missing itself."""
+        missing = next((each for each in inputs if isinstance(each, _Missing)), None)
+        if missing is not None:
+            self.stages.append(PlannedStage(title, "built", f"new {missing.title}"))
+            return cast(Artifact, _Missing(title))
+        try:
+            artifact: Artifact = function(*inputs, **options)
+        except NotBuiltError as error:
+            self.stages.append(
+                _to_build(title, error.wanted, cast(LookupStore, self.context.store))
+            )
+            if title == ENCODER:
+                raise _EncoderMissingError from error
+            return cast(Artifact, _Missing(title))
+        described = STAGES.get(artifact.kind)
+        headline = described.headline(artifact.statistics) if described else artifact.fingerprint
+        self.stages.append(PlannedStage(title, "reused", headline))
+        return artifact
+
+
+def planned_stages(recipe: Recipe, until: Until) -> list[PlannedStage]:
+    """What a run up to `until` would do for each stage that makes an artifact.
+
+    Nothing is written, and no local Ray starts. Raises UserError as the run would for inputs that
+    cannot be read.
+    """
+    store = LookupStore(recipe.runtime.store_url())
+    plan = Plan(recipe, StageContext(store=store, runtime=recipe.runtime))
+    try:
+        build_chain(plan, until)
+    except _EncoderMissingError:
+        plan.stages.append(PlannedStage("all that follows", "built", "new encoder"))
+    return plan.stages
+
+
+def _to_build(title: str, wanted: Wanted, store: LookupStore) -> PlannedStage:
+    newest = store.newest(wanted.kind)
+    if store.has_draft(wanted):
+        return PlannedStage(title, "continued", "a run was interrupted")
+    if newest is None:
+        return PlannedStage(title, "built", "none in the store")
+    before = f"the last one took {duration(newest.manifest.build_seconds)}"
+    return PlannedStage(title, "built", "; ".join([*_reasons(wanted, newest), before]))
+
+
+def _reasons(wanted: Wanted, newest: Artifact) -> Iterator[str]:
+    """How the newest artifact of the same kind differs."""
+    manifest = newest.manifest
+    if manifest.version != wanted.version:
+        yield f"format {wanted.version} in place of {manifest.version}"
+    changed = differences(wanted.settings, manifest.settings)
+    known = dict(flattened(manifest.settings))
+    shown = [f"{path}: {value}, was {known.get(path, 'none')}" for path, value in changed.items()]
+    yield from shown[:_MOST_SHOWN]
+    if len(shown) > _MOST_SHOWN:
+        yield f"{len(shown) - _MOST_SHOWN} more settings"
+    other = [name for name, value in wanted.inputs.items() if manifest.inputs.get(name) != value]
+    if other:
+        yield f"another {', '.join(other)}"
