@@ -13,14 +13,13 @@ import yaml
 from bert_core.config import EncoderConfig
 from bert_core.hugging_face import import_model
 from bert_core.model.catalogue import build_model
+from flows.cli.app import MISTAKE, run
 from pipelines.registry.register import register
 from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.store import Built, Draft
 from tests.command_line import ended, started
 from tests.pipelines.registry.conftest import Models, write_model
 from tests.pipelines.registry.hub_stand_in import TOKEN, Hub, running
-
-MISTAKE = 2
 
 
 @pytest.fixture
@@ -96,6 +95,7 @@ def test_a_model_goes_to_the_hub_whole(classifier: str, hub: Hub, tmp_path: Path
     assert import_model(folder).labels
 
 
+@pytest.mark.slow
 def test_an_export_takes_the_place_of_an_earlier_one(
     classifier: str, hub: Hub, tmp_path: Path
 ) -> None:
@@ -110,23 +110,39 @@ def test_an_export_takes_the_place_of_an_earlier_one(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "token", "message"),
+    ("arguments", "message"),
     [
-        (("--push", "team/mine"), "another", "team/mine could not be pushed (Client error '401"),
-        (("--push", "mine"), TOKEN, "--push must be owner/name, found 'mine'"),
-        (("--push", "team/my model"), TOKEN, "--push: Repo id must use alphanumeric"),
-        ((), TOKEN, "name the folder to write (--to), a repository of the hub (--push) or both"),
-        (("--push", "team/mine", "--license", "nonsense"), TOKEN, "the hub refuses the card"),
+        (("--push", "mine"), "--push must be owner/name, found 'mine'"),
+        (("--push", "team/my model"), "--push: Repo id must use alphanumeric"),
+        ((), "name the folder to write (--to), a repository of the hub (--push) or both"),
     ],
 )
-def test_mistakes_are_one_sentence(
+def test_what_is_no_repository_is_told_before_anything_is_opened(
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["export", "mine/1", *arguments]) == MISTAKE
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "token", "message"),
+    [
+        ((), "another", "team/mine could not be pushed (Client error '401"),
+        pytest.param(("--license", "nonsense"), TOKEN, "the hub refuses the card",
+                     marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_what_the_hub_refuses_is_one_sentence(
     arguments: tuple[str, ...], token: str, message: str, classifier: str, hub: Hub, tmp_path: Path
 ) -> None:
-    output = pushed(hub, tmp_path, classifier, *arguments, code=MISTAKE, token=token)
+    output = pushed(
+        hub, tmp_path, classifier, "--push", "team/mine", *arguments, code=MISTAKE, token=token
+    )
     assert message in output.splitlines()[-1]
     assert not hub.commits
 
 
+@pytest.mark.slow
 def test_a_hub_that_is_away_is_one_sentence(classifier: str, tmp_path: Path) -> None:
     with running() as gone:
         pass
