@@ -6,13 +6,15 @@ from typing import Any, Final, NamedTuple, cast
 
 from flows.chain import ENCODER, build_chain
 from flows.progress import duration
+from pipelines.errors import UserError
 from pipelines.recipes.files import differences, flattened
 from pipelines.recipes.recipe import Recipe, Until
-from pipelines.stage import Stage, StageContext, open_tracker
+from pipelines.registry.find import REGISTERED
+from pipelines.stage import Stage, StageContext, has_registry, open_tracker
 from pipelines.stages import STAGES
 from pipelines.store import Artifact
 from pipelines.store.lookup import LookupStore, NotBuiltError
-from pipelines.store.store import Wanted
+from pipelines.store.store import Specification
 from pipelines.tracking.tracker import Tracker
 
 _MOST_SHOWN: Final = 3  # settings that differ
@@ -68,7 +70,7 @@ class Plan:
             artifact: Artifact = function(*inputs, **options)
         except NotBuiltError as error:
             self.stages.append(
-                _to_build(title, error.wanted, cast(LookupStore, self.context.store))
+                _to_build(title, error.specification, cast(LookupStore, self.context.store))
             )
             if title == ENCODER:
                 raise _EncoderMissingError from error
@@ -82,9 +84,13 @@ class Plan:
 def planned_stages(recipe: Recipe, until: Until) -> list[PlannedStage]:
     """What a run up to `until` would do for each stage that makes an artifact.
 
-    Nothing is written, and no local Ray starts. Raises UserError as the run would for inputs that
-    cannot be read.
+    No artifact and no database is written, and no local Ray starts. Raises UserError as the run
+    would for inputs that cannot be read.
     """
+    encoders = (recipe.pretraining.encoder, recipe.vocabulary.encoder, recipe.finetuning.encoder)
+    is_registered = any(each and each.startswith(REGISTERED) for each in encoders)
+    if is_registered and not has_registry(recipe.runtime):  # opening it would create one
+        raise UserError("there is no registry yet, so no encoder can be taken from it")
     store = LookupStore(recipe.runtime.store_url())
     plan = Plan(recipe, StageContext(store=store, runtime=recipe.runtime))
     try:
@@ -94,27 +100,29 @@ def planned_stages(recipe: Recipe, until: Until) -> list[PlannedStage]:
     return plan.stages
 
 
-def _to_build(title: str, wanted: Wanted, store: LookupStore) -> PlannedStage:
-    newest = store.newest(wanted.kind)
-    if store.has_draft(wanted):
+def _to_build(title: str, specification: Specification, store: LookupStore) -> PlannedStage:
+    newest = store.newest(specification.kind)
+    if store.has_draft(specification):
         return PlannedStage(title, "continued", "a run was interrupted")
     if newest is None:
         return PlannedStage(title, "built", "none in the store")
     before = f"the last one took {duration(newest.manifest.build_seconds)}"
-    return PlannedStage(title, "built", "; ".join([*_reasons(wanted, newest), before]))
+    return PlannedStage(title, "built", "; ".join([*_reasons(specification, newest), before]))
 
 
-def _reasons(wanted: Wanted, newest: Artifact) -> Iterator[str]:
+def _reasons(specification: Specification, newest: Artifact) -> Iterator[str]:
     """How the newest artifact of the same kind differs."""
     manifest = newest.manifest
-    if manifest.version != wanted.version:
-        yield f"format {wanted.version} in place of {manifest.version}"
-    changed = differences(wanted.settings, manifest.settings)
+    if manifest.version != specification.version:
+        yield f"format {specification.version} in place of {manifest.version}"
+    changed = differences(specification.settings, manifest.settings)
     known = dict(flattened(manifest.settings))
     shown = [f"{path}: {value}, was {known.get(path, 'none')}" for path, value in changed.items()]
     yield from shown[:_MOST_SHOWN]
     if len(shown) > _MOST_SHOWN:
         yield f"{len(shown) - _MOST_SHOWN} more settings"
-    other = [name for name, value in wanted.inputs.items() if manifest.inputs.get(name) != value]
+    other = [
+        name for name, value in specification.inputs.items() if manifest.inputs.get(name) != value
+    ]
     if other:
         yield f"another {', '.join(other)}"

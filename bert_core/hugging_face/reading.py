@@ -58,7 +58,13 @@ def import_model(directory: Path | str, head: str | None = None) -> Model:
     _check_architecture(config, path)
     tensors = _read_weights(folder)
     if names_own_head(config) and OWN_WEIGHT in tensors:
-        tensors[OWN_WEIGHT] = tensors[OWN_WEIGHT][0]
+        weight = tensors[OWN_WEIGHT]
+        if weight.dim() != 3 or len(weight) != 1:
+            raise ValueError(
+                f"{path.parent} must have {OWN_WEIGHT} of [1, classes, size], found "
+                f"{list(weight.shape)}"
+            )
+        tensors[OWN_WEIGHT] = weight[0]
     kept = head or _head_of(config, tensors, path)
     settings = _settings_of(kept, config, tensors, path)
     if names_own_head(config) and kept in OWN_ARCHITECTURES:

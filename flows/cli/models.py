@@ -182,10 +182,13 @@ def evaluate(
     )
     say(f"model: {model_address(report['model'])}")
     if num_suspects:
-        with target.open("x", encoding="utf-8-sig", newline="") as file:  # as Excel reads it
-            writer = csv.DictWriter(file, SUSPECT_COLUMNS)
-            writer.writeheader()
-            writer.writerows(report["suspects"])
+        try:
+            with target.open("x", encoding="utf-8-sig", newline="") as file:  # as Excel reads it
+                writer = csv.DictWriter(file, SUSPECT_COLUMNS)
+                writer.writeheader()
+                writer.writerows(report["suspects"])
+        except OSError as error:
+            raise UserError(f"{target} cannot be written here ({error.strerror})") from error
     if as_json:
         print(json.dumps({**figures, **report}, ensure_ascii=False))
         return
@@ -202,7 +205,10 @@ def evaluate(
             f"(95% interval {row['low']:.4f} to {row['high']:.4f}), {row['items']} items"
         )
     if num_suspects:
-        print(f"{len(report['suspects'])} labels that are probably wrong: {target}")
+        print(
+            f"{len(report['suspects'])} labels that are probably wrong, by "
+            f"{' and '.join(report['judges'])}: {target}"
+        )
 
 
 def promote(
@@ -362,19 +368,32 @@ def export_version(
         raise UserError("name the folder to write (--to), a repository of the hub (--push) or both")
     from pipelines.registry import exchange, hub
 
+    metadata = hub.CardMetadata(license, tuple(language or ()), base_model, tuple(dataset or ()))
     if push is not None:
         hub.check_repository(push)
+    elif is_private:
+        raise UserError("--private is of a repository; name one with --push, or leave it out")
     reference = named(model, home)
     tracker = tracker_of(home) if is_folder(reference) else registry_of(home)
     from pipelines.registry.package import versioned
 
     called = versioned(tracker, reference)
     say(f"model: {model_address(called)}")
-    metadata = hub.CardMetadata(license, tuple(language or ()), base_model, tuple(dataset or ()))
+    if is_folder(called) and any(metadata):
+        raise UserError(
+            "--license, --language, --base-model and --dataset are for the card of a registered "
+            f"model, and {called} is a folder; leave them out"
+        )
     with TemporaryDirectory() as scratch:
         folder = to or Path(scratch, "export")
         written = exchange.export_version(
-            tracker, called, folder, pooling, as_onnx=form == "onnx", metadata=metadata
+            tracker,
+            called,
+            folder,
+            pooling,
+            as_onnx=form == "onnx",
+            metadata=metadata,
+            repository=push or "",
         )
         print(f"{to or push}: {written}")
         if push is not None:

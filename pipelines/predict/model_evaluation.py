@@ -85,7 +85,7 @@ def evaluate_file(
         score = task.scores(answers, items)[task.score]
         report["slices"] = [each._asdict() for each in slices_of(score, values)]
     if num_suspects:
-        report["suspects"] = _suspects(items, grouped, finetuned, store, num_suspects)
+        report |= _suspects(items, grouped, finetuned, store, num_suspects)
     return figures, report
 
 
@@ -95,8 +95,8 @@ def _suspects(
     finetuned: Artifact | None,
     store: ArtifactStore | None,
     count: int,
-) -> list[dict[str, Any]]:
-    """Rows of `SUSPECT_COLUMNS`.
+) -> dict[str, Any]:
+    """`suspects`: rows of `SUSPECT_COLUMNS`; `judges`: who was asked.
 
     The model itself is not asked: it repeats what it was trained on. The encoder that it was
     fine-tuned from is, where the store has it.
@@ -118,4 +118,5 @@ def _suspects(
             item["text"], item["second_text"] or "",
         )  # fmt: skip
         rows.append(dict(zip(SUSPECT_COLUMNS, values, strict=True)))
-    return rows
+    judges = ["TF-IDF"] if encoder is None else ["TF-IDF", "the encoder's vectors"]
+    return {"suspects": rows, "judges": judges}

@@ -128,6 +128,7 @@ def export_version(
     *,
     as_onnx: bool = False,
     metadata: CardMetadata | None = None,
+    repository: str = "",
 ) -> str:
     """Write the model that `reference` names as the new folder `target`; says what it wrote.
 
@@ -148,7 +149,8 @@ def export_version(
         else:
             export_model(target, model, tokenizer, pooling=pooling)
         if not is_folder(reference):
-            write_card(target, find_model(tracker.client(), reference), metadata or CardMetadata())
+            version = find_model(tracker.client(), reference)
+            write_card(target, version, metadata or CardMetadata(), repository)
     except ValueError as error:
         raise UserError(str(error)) from error
     except OSError as error:

@@ -1,10 +1,10 @@
 """Models on the Hugging Face hub: the card that it reads, and the upload of an exported folder."""
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from bert_core.files import read_json
 from pipelines.errors import UserError, first_line, redacted
 from pipelines.io.hugging_face import hub_errors
 from pipelines.registry.find import KIND_TAG, PROOF_TAG, entries
@@ -13,18 +13,24 @@ if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
 CARD_FILE: Final = "README.md"
-# What the hub calls the tasks; it has no name for multiple choice.
+# What the hub calls the tasks of the classes; it has no name for multiple choice.
 _PIPELINES: Final = {
-    "classification": "text-classification",
-    "multi_label": "text-classification",
-    "regression": "text-classification",
-    "tagging": "token-classification",
-    "question_answering": "question-answering",
-    "sentence_embedding": "sentence-similarity",
-    "encoder": "fill-mask",
+    "ForSequenceClassification": "text-classification",
+    "ForTokenClassification": "token-classification",
+    "ForQuestionAnswering": "question-answering",
+    "ForPreTraining": "fill-mask",
+    "ForMaskedLM": "fill-mask",
+    "Model": "feature-extraction",
 }
 # Sections that are of the registry alone: fingerprints and paths, and how MLflow loads it.
 _OF_THE_REGISTRY: Final = ("## Made from", "## Use")
+_OF_THE_TASK: Final = (
+    *_OF_THE_REGISTRY,
+    "A BERT",
+    "## Held-out figures",
+    "Trained once",
+    "The best",
+)
 # What an export writes: of an earlier one in the same repository nothing may stay.
 _WRITTEN: Final = (
     "config.json", "model.safetensors", "model.onnx", "modeling_mean_bert.py", "vocab.txt",
@@ -42,69 +48,54 @@ class CardMetadata(NamedTuple):
     datasets: tuple[str, ...] = ()  # on the hub, that it was trained on
 
 
-def write_card(folder: Path, version: "ModelVersion", metadata: CardMetadata) -> None:
+def write_card(
+    folder: Path, version: "ModelVersion", metadata: CardMetadata, repository: str = ""
+) -> None:
     """Write the model card of an exported version, with the metadata that the hub reads.
 
-    Its text is the registry's own card, without what holds in the registry alone.
+    Its text is the registry's own card, without what holds in the registry alone; an encoder that
+    was exported without its task has none of the task's figures. The example opens `repository`,
+    or else the folder.
     """
-    from huggingface_hub import EvalResult, ModelCardData
+    from huggingface_hub import ModelCardData
 
+    architecture: str = read_json(folder / "config.json")["architectures"][0]
     kind, proof = version.tags.get(KIND_TAG, ""), entries(PROOF_TAG, version.tags)
-    metric = proof.get("metric", "").removeprefix("eval/")
-    pipeline = _PIPELINES.get(kind)
-    results = [
-        EvalResult(
-            task_type=pipeline,
-            dataset_type=each,
-            dataset_name=each,
-            metric_type=metric,
-            metric_value=float(proof["reproduced"]),
-        )
-        for each in metadata.datasets[:1]
-        if pipeline and metric and kind != "encoder"
-    ]
-    is_own_code = any(folder.glob("modeling_*.py"))
-    is_onnx = any(folder.glob("*.onnx"))
+    is_task = kind != "encoder" and (architecture != "BertModel" or kind == "sentence_embedding")
+    metric = proof.get("metric", "") if is_task else ""
+    pipeline = _PIPELINES.get(re.sub("^(Mean)?Bert", "", architecture))
+    if pipeline == "feature-extraction" and (folder / "modules.json").is_file():
+        pipeline = "sentence-similarity"
+    is_own_code = architecture.startswith("MeanBert")
+    is_onnx = (folder / "model.onnx").is_file()
     data = ModelCardData(
-        **_without_nothing(
-            license=metadata.license,
-            language=list(metadata.language),
-            base_model=metadata.base_model,
-            datasets=list(metadata.datasets),
-        ),
+        license=metadata.license or None,
+        language=list(metadata.language) or None,
+        base_model=metadata.base_model or None,
+        datasets=list(metadata.datasets) or None,
         library_name="onnx" if is_onnx else "transformers",
         pipeline_tag=pipeline,
-        tags=["bert", "bertsmith", *(["custom_code"] if is_own_code else [])],
-        metrics=[metric] if metric and kind != "encoder" else None,
-        model_name=version.name,
-        eval_results=results or None,
+        tags=["bert", "bertsmith", *(["custom_code"] if is_own_code and not is_onnx else [])],
+        metrics=[metric.removeprefix("eval/")] if metric else None,
     )
+    left_out = _OF_THE_REGISTRY if is_task or kind == "encoder" else _OF_THE_TASK
     sections = re.split(r"(?m)^(?=## )", version.description or "")
-    kept = [each.strip() for each in sections if not each.startswith(_OF_THE_REGISTRY)]
-    text = "\n\n".join([f"# {version.name}", *filter(None, kept), _use(folder, is_own_code)])
+    kept = [each.strip() for each in sections if not each.startswith(left_out)]
+    use = _use(repository or folder.name, architecture, is_onnx=is_onnx, is_own_code=is_own_code)
+    text = "\n\n".join([f"# {version.name}", *filter(None, kept), use])
     (folder / CARD_FILE).write_text(f"---\n{data}\n---\n\n{text}\n", encoding="utf-8")
 
 
-def _without_nothing(**values: Any) -> Mapping[str, Any]:
-    return {name: value for name, value in values.items() if value}
-
-
-def _use(folder: Path, is_own_code: bool) -> str:
+def _use(name: str, architecture: str, *, is_onnx: bool, is_own_code: bool) -> str:
     """How it is opened elsewhere."""
-    if any(folder.glob("*.onnx")):
-        return (
-            "## Use\n\nOpen `model.onnx` with ONNX Runtime, and `tokenizer.json` with tokenizers."
-        )
-    from bert_core.files import read_json
-
-    architecture = read_json(folder / "config.json")["architectures"][0]
+    if is_onnx:
+        return "## Use\n\nONNX Runtime opens `model.onnx`, and tokenizers `tokenizer.json`."
     automatic = re.sub("^(Mean)?Bert(Model)?", "AutoModel", architecture)
     trust = ", trust_remote_code=True" if is_own_code else ""
     return (
-        "## Use\n\n```python\nfrom transformers import AutoTokenizer, "
-        f'{automatic}\n\nname = "…"  # of this repository\n'
-        "tokenizer = AutoTokenizer.from_pretrained(name)\n"
-        f"model = {automatic}.from_pretrained(name{trust})\n```"
+        f"## Use\n\n```python\nfrom transformers import AutoTokenizer, {automatic}\n\n"
+        f'tokenizer = AutoTokenizer.from_pretrained("{name}")\n'
+        f'model = {automatic}.from_pretrained("{name}"{trust})\n```'
     )
 
 

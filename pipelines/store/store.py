@@ -41,29 +41,14 @@ INPUTS_NAME: Final = ".inputs.json"  # in a working folder: what its build reads
 _REMOTE_FOLDER: Final = "files"  # of an artifact on an object store
 
 
-class Wanted(NamedTuple):
-    """An artifact by what would make it: settings as JSON has them, and inputs by their names."""
+class Specification(NamedTuple):
+    """What names an artifact: settings as JSON has them, and inputs by their names."""
 
     kind: str
     version: int
     settings: Mapping[str, Any]
     inputs: Mapping[str, str]
     fingerprint: str
-
-
-def wanted_artifact(
-    kind: str,
-    version: int,
-    settings: BaseModel | Mapping[str, Any],
-    inputs: Mapping[str, Artifact | str],
-) -> Wanted:
-    """What `get_or_build` looks for with the same arguments."""
-    plain = settings.model_dump(mode="json") if isinstance(settings, BaseModel) else settings
-    names = {
-        key: value.fingerprint if isinstance(value, Artifact) else value
-        for key, value in inputs.items()
-    }
-    return Wanted(kind, version, plain, names, fingerprint_of(kind, version, plain, names))
 
 
 class ArtifactStore:
@@ -109,11 +94,20 @@ class ArtifactStore:
         given artifact of a local store; others wait and then find it. On an object store two may
         build at once: the first to finish publishes, and the other returns that.
         """
-        wanted = wanted_artifact(kind, version, settings, inputs)
-        plain, names, fingerprint = wanted.settings, wanted.inputs, wanted.fingerprint
+        plain = settings.model_dump(mode="json") if isinstance(settings, BaseModel) else settings
+        names = {
+            key: value.fingerprint if isinstance(value, Artifact) else value
+            for key, value in inputs.items()
+        }
+        fingerprint = fingerprint_of(kind, version, plain, names)
         existing = self.find(kind, fingerprint)
         if existing is not None:
             return existing
+        return self._build(Specification(kind, version, plain, names, fingerprint), build)
+
+    def _build(self, specification: Specification, build: Callable[[Draft], Built]) -> Artifact:
+        """Build and publish an artifact that is missing, or return another builder's."""
+        kind, version, plain, names, fingerprint = specification
         with full_disk_explained(f"{kind}/{fingerprint}", self.url), self._turn(kind, fingerprint):
             existing = self.find(kind, fingerprint)  # the builder before may have finished it
             if existing is not None:

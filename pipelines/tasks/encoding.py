@@ -48,6 +48,7 @@ _BETWEEN_LABELS: Final = (
     re.compile(r"\s+(?:and|or|und|oder|et|ou|y|e|и|или|और)\s+"),
 )
 _NONE: Final = frozenset({"-", "--", "?", "??", "–", "—"})
+_DECIMAL: Final = re.compile(r"-?\d+[.,]\d+")
 _WHOLE_NUMBER: Final = re.compile(r"-?\d+(\.0+)?")
 
 
@@ -105,7 +106,9 @@ def check_single(labels: Iterable[str]) -> None:
         raise UserError("the label '-1' seems to stand for none; leave its items out, or name it")
     names = {_without_signs(label) for label in others}
     for label in others:
-        if any(_names_several(label, between, names) for between in _BETWEEN_LABELS):
+        if not _DECIMAL.fullmatch(label) and any(
+            _names_several(label, between, names) for between in _BETWEEN_LABELS
+        ):
             raise UserError(
                 f"the label {label!r} names several of the others; learn them with "
                 "dataset.family=multi-label and label_separator, or give it a name of its own"

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from bert_core.batch import RaggedBatch
 from bert_core.hugging_face import export_model, import_model
@@ -85,6 +85,15 @@ def test_a_head_over_the_mean_comes_back_whole(tmp_path, family):
     }
     tokens = RaggedBatch.from_sequences([[2, 7, 9, 3], [2, 8, 3]])
     torch.testing.assert_close(back(tokens), model(tokens))
+
+
+@pytest.mark.parametrize("shape", [(), (3, 32), (2, 3, 32)])
+def test_a_weight_of_another_shape_is_refused(tmp_path, shape):
+    export_model(tmp_path / "exported", small_model("classification", "mean"))
+    path = tmp_path / "exported/model.safetensors"
+    save_file({**load_file(path), "classifier.weight": torch.zeros(shape)}, path)
+    with pytest.raises(ValueError, match=r"must have classifier.weight of \[1, classes, size\]"):
+        import_model(tmp_path / "exported")
 
 
 def test_without_its_code_a_published_class_refuses_it(tmp_path, caplog):

@@ -54,6 +54,7 @@ def rows(labels: list[str]) -> str:
         (rows(["की", "का", "की।का"] * 20), "label 'की।का' names several of the others"),
         (rows(["न", "ी", "नी", "да нет", "да-нет-да"] * 20), None),
         (rows(["A/B", "brand", "and", "R&D"] * 20), None),
+        (rows(["1", "5", "1.5", "beta"] * 20), None),
         (rows(["-", "yes", "no"] * 20), "label '-' seems to stand for none; leave its items out"),
         (rows(["-", "+"] * 20), None), (rows(["-1", "0", "1"] * 20), None),
         (rows(["-1", "0", "1", "2"] * 20), "'-1' seems to stand for none; leave its items out"),

@@ -119,11 +119,11 @@ def _check_texts(every: Sequence[Any], path: str) -> None:
     """
     texts = [text for text in every if isinstance(text, str)]
     for broken, reason in _BROKEN_LETTERS.items():
-        found = [text for text in texts if broken.search(text)]
-        if len(found) > max(1, len(texts) / 10):
+        broken_texts = [text for text in texts if broken.search(text)]
+        if len(broken_texts) > max(1, len(texts) / 10):
             raise UserError(
-                f"{len(found):,} of {len(texts):,} texts of {path} {reason}, such as "
-                f"{found[0]!r:.40}; write the file again, in UTF-8"
+                f"{len(broken_texts):,} of {len(texts):,} texts of {path} {reason}, such as "
+                f"{broken_texts[0]!r:.40}; write the file again, in UTF-8"
             )
     if len(texts) > 1 and all(map(_WRITTEN_OUT.fullmatch, texts)):
         raise UserError(

@@ -167,7 +167,10 @@ def test_labels_that_are_probably_wrong_are_written_to_a_file(
     model = str(submitted.artifact.local_folder())
     asked = ["evaluate", "--model", model, "--labels", str(path), "--suspects", "5"]
     assert run(asked) == DONE
-    assert "1 labels that are probably wrong: ответы-suspects.csv" in capsys.readouterr().out
+    assert (
+        "1 labels that are probably wrong, by TF-IDF: ответы-suspects.csv"
+        in capsys.readouterr().out
+    )
     (row,) = pd.read_csv("ответы-suspects.csv").to_dict("records")
     assert (row["place"], row["label"], row["suggestion"]) == ("line 43", "no", "yes")
     assert row["text"] == "да 6" and 0 < row["probability"] < 0.5

@@ -83,9 +83,9 @@ def test_a_model_goes_to_the_hub_whole(classifier: str, hub: Hub, tmp_path: Path
     assert metadata["datasets"] == ["stanfordnlp/sst2"] and metadata["metrics"] == ["accuracy"]
     assert metadata["pipeline_tag"] == "text-classification"
     assert metadata["library_name"] == "transformers" and "custom_code" in metadata["tags"]
-    (result,) = metadata["model-index"][0]["results"]
-    assert result["metrics"][0] == {"type": "accuracy", "value": 0.875}
-    assert "## Held-out figures" in text and "trust_remote_code=True" in text
+    assert "model-index" not in metadata  # it was not evaluated on a dataset of the hub
+    assert "## Held-out figures" in text
+    assert 'from_pretrained("team/mine", trust_remote_code=True)' in text
     assert str(tmp_path) not in text and "mlflow" not in text
     # What was uploaded is the model.
     folder = tmp_path / "downloaded"
@@ -106,6 +106,9 @@ def test_an_export_takes_the_place_of_an_earlier_one(
     pushed(hub, tmp_path, classifier, "--push", "team/mine", "--pooling", "mean")
     assert "2_Dense/config.json" not in files and "modeling_mean_bert.py" not in files
     assert "notes/mine.json" in files and "modules.json" in files
+    metadata, text = card_of(hub, "team/mine")  # of an encoder alone
+    assert metadata["pipeline_tag"] == "sentence-similarity" and "metrics" not in metadata
+    assert "Held-out" not in text and "classification" not in text
     assert len(hub.commits) == 2
 
 
@@ -115,6 +118,7 @@ def test_an_export_takes_the_place_of_an_earlier_one(
         (("--push", "mine"), "--push must be owner/name, found 'mine'"),
         (("--push", "team/my model"), "--push: Repo id must use alphanumeric"),
         ((), "name the folder to write (--to), a repository of the hub (--push) or both"),
+        (("--to", "new", "--private"), "--private is of a repository; name one with --push"),
     ],
 )
 def test_what_is_no_repository_is_told_before_anything_is_opened(

@@ -122,6 +122,7 @@ def test_parts_that_teach_or_measure_nothing_are_refused() -> None:
 
     labels([near, far], [number, other])
     labels([number, other], [near, far])
+    labels([pair("a", "b", str(place % 6)) for place in range(40)], [near, far] * 20)
     with pytest.raises(UserError, match="some training pairs have numbers and some have none"):
         labels([near, number], [near, far])
     with pytest.raises(UserError, match="all training pairs have the number 1;"):

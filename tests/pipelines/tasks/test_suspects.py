@@ -51,8 +51,8 @@ def test_the_vectors_of_an_encoder_know_what_words_do_not() -> None:
         0, 0.1, (200, 2)
     )
     rows[50]["label"] = "b"
-    found = suspects(Items(rows, ("a", "b")), vectors, 3)
-    assert found[0].row == 50 and found[0].suggestion == "a"
+    first = suspects(Items(rows, ("a", "b")), vectors, 3)[0]
+    assert first.row == 50 and first.suggestion == "a"
 
 
 def test_a_class_that_a_fold_lacks_and_texts_without_words_are_no_error() -> None:
