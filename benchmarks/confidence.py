@@ -21,7 +21,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.alternating import report
-from benchmarks.label_errors import Rows, different, messages, reviews, sentences
+from benchmarks.label_errors import Rows, different, messages, opened, reviews, sentences
 from benchmarks.tasks import DATA, GLUE
 from bert_core.inference.answers import classify
 from bert_core.inference.confidence import CONFIDENCE_FILE
@@ -30,15 +30,12 @@ from bert_core.model.catalogue import SequenceClassifier
 from bert_core.training.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.cluster import connect, disconnect
-from pipelines.settings import RuntimeSettings
-from pipelines.stage import StageContext
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset, read_items
 from pipelines.stages.evaluation import build_evaluation
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.stages.finetuning.stage import build_task_model
-from pipelines.store import Artifact, ArtifactStore
-from pipelines.train.imported import existing_encoder
+from pipelines.store import Artifact
 
 PRECISIONS = (0.9, 0.95)
 FOREIGN = 1000
@@ -132,10 +129,7 @@ def main() -> None:
     parser.add_argument("--description", default="", help="of the encoder")
     parser.add_argument("--folder", type=Path, default=Path("build/confidence"))
     arguments = parser.parse_args()
-    arguments.folder.mkdir(parents=True, exist_ok=True)
-    store = ArtifactStore(str(arguments.folder.absolute() / "store"))
-    context = StageContext(store=store, runtime=RuntimeSettings(num_workers=2, training_workers=1))
-    encoder = existing_encoder(str(arguments.encoder), context)
+    context, encoder = opened(arguments.folder, arguments.encoder)
     connect()
     lines = [
         f"{arguments.description or arguments.encoder.name}, fine-tuned with the recipe's own "

@@ -80,6 +80,14 @@ def with_wrong_labels(rows: Rows) -> tuple[Rows, set[int]]:
     ], wrong
 
 
+def opened(folder: Path, encoder: Path) -> tuple[StageContext, Artifact]:
+    """A store in `folder`, one training run at a time, and the published encoder in it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    store = ArtifactStore(str(folder.absolute() / "store"))
+    context = StageContext(store=store, runtime=RuntimeSettings(num_workers=2, training_workers=1))
+    return context, existing_encoder(str(encoder), context)
+
+
 def model_probabilities(
     path: Path, items: Items, encoder: Artifact, context: StageContext
 ) -> np.ndarray:
@@ -141,10 +149,7 @@ def main() -> None:
     parser.add_argument("--description", default="", help="of the encoder")
     parser.add_argument("--folder", type=Path, default=Path("build/label-errors"))
     arguments = parser.parse_args()
-    arguments.folder.mkdir(parents=True, exist_ok=True)
-    store = ArtifactStore(str(arguments.folder.absolute() / "store"))
-    context = StageContext(store=store, runtime=RuntimeSettings(num_workers=2, training_workers=1))
-    encoder = existing_encoder(str(arguments.encoder), context)
+    context, encoder = opened(arguments.folder, arguments.encoder)
     connect()
     lines = [
         f"{arguments.description or arguments.encoder.name}; one label in {SHARE} is wrong, and "

@@ -27,20 +27,18 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.alternating import report
-from benchmarks.label_errors import Rows, different, messages, reviews, sentences
+from benchmarks.label_errors import Rows, different, messages, opened, reviews, sentences
 from benchmarks.tasks import DATA
 from bert_core.training.state import load_model
 from pipelines.cluster import connect, disconnect
 from pipelines.io.conll import tagged_sentences
-from pipelines.settings import RuntimeSettings
 from pipelines.stage import StageContext
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset, read_items
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.stages.finetuning.stage import automatic_epochs, build_task_model
-from pipelines.store import Artifact, ArtifactStore
+from pipelines.store import Artifact
 from pipelines.tasks import Answers, Items, family
-from pipelines.train.imported import existing_encoder
 
 HELD_OUT = 500
 TASKS = {"SST-2": 2000, "SMS": 2000, "WNUT-17": 2000, "film reviews": 600}
@@ -183,10 +181,7 @@ def main() -> None:
     parser.add_argument("--ways", type=lambda names: names.split(","), default=list(WAYS))
     parser.add_argument("--seeds", type=int, default=3)
     arguments = parser.parse_args()
-    arguments.folder.mkdir(parents=True, exist_ok=True)
-    store = ArtifactStore(str(arguments.folder.absolute() / "store"))
-    context = StageContext(store=store, runtime=RuntimeSettings(num_workers=2, training_workers=1))
-    encoder = existing_encoder(str(arguments.encoder), context)
+    context, encoder = opened(arguments.folder, arguments.encoder)
     kept = arguments.folder / "trainer.csv"  # of the Trainer's runs
     known: dict[tuple[str, str], Outcome] = {}
     if kept.exists():
