@@ -18,6 +18,7 @@ from torch.nn.utils import get_total_norm
 from bert_core.backends.context import (
     Precision,
     compute_dtype,
+    computing,
     keep_freed_memory,
     return_freed_memory,
 )
@@ -80,11 +81,12 @@ def optimizer_step(
     grad_norm = gradient_norm(optimizer.arena.gradients)
     max_norm = optimizer.config.max_grad_norm
     learning_rate = optimizer.config.learning_rate_at(step)
-    is_taken = optimizer.update(
-        learning_rate,
-        divisor=None if max_norm is None else (grad_norm / max_norm).clamp(min=1.0),
-        skip=optimizer.guard.should_skip(step, losses.sum(), grad_norm),
-    )
+    with computing(dtype):
+        is_taken = optimizer.update(
+            learning_rate,
+            divisor=None if max_norm is None else (grad_norm / max_norm).clamp(min=1.0),
+            skip=optimizer.guard.should_skip(step, losses.sum(), grad_norm),
+        )
     return StepReport(
         step=step,
         learning_rate=learning_rate,

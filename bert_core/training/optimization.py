@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
+from bert_core.backends.context import hidden_dtype
 from bert_core.training.optimizer import (
     Kind,
     OptimizationConfig,
@@ -90,7 +91,9 @@ class Muon(AdamW):
     """Orthogonalized momentum for the layers' matrices; AdamW for tables, heads and vectors.
 
     Jordan, "Muon: An optimizer for hidden layers in neural networks" (2024); the iteration and its
-    coefficients are those of `torch.optim.Muon`, the rate its "match_rms_adamw".
+    coefficients are those of `torch.optim.Muon`, the rate its "match_rms_adamw". Its products are
+    computed in the number format of the training step: a CPU that does not multiply bfloat16 would
+    take ten times as long for them, and ranks on different CPUs would drift apart.
     """
 
     name: ClassVar[OptimizerName] = "muon"
@@ -131,13 +134,14 @@ class Muon(AdamW):
 
 
 def orthogonalized(matrices: Tensor) -> Tensor:
-    """[N, rows, columns] -> the same in bfloat16, singular values moved to between 0.7 and 1.2.
+    """[N, rows, columns] -> the same with singular values moved to between 0.7 and 1.2.
 
-    Newton and Schulz's iteration with a polynomial of degree five.
+    Newton and Schulz's iteration with a polynomial of degree five, in the number format of the
+    block around it (see `computing`).
     """
     a, b, c = _COEFFICIENTS
     is_tall = matrices.shape[1] > matrices.shape[2]
-    result = matrices.bfloat16()
+    result = matrices.to(hidden_dtype(matrices))
     if is_tall:
         result = result.mT
     result = result / result.norm(dim=(1, 2), keepdim=True).clamp(min=_EPS)

@@ -5,6 +5,7 @@ its artifact. Workers that do not fit are refused: Ray would wait for ever, and 
 without GPUs would be worse.
 """
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +19,8 @@ from pipelines.errors import UserError
 from pipelines.settings import RuntimeSettings
 from pipelines.stage import StageContext
 from pipelines.train.settings import BatchSplit, least_workers
+
+logger = logging.getLogger(__name__)
 
 Node = Mapping[str, float]  # its resources, as Ray counts them: {"CPU": 64.0, "GPU": 8.0}
 
@@ -72,7 +75,14 @@ def resolve_device(precision: Precision, context: StageContext) -> tuple[Arithme
     if use_gpu and not torch.cuda.is_available():
         is_bf16 = precision != "float32"
     else:
-        is_bf16 = compute_dtype(precision, "cuda" if use_gpu else "cpu") == torch.bfloat16
+        device = "cuda" if use_gpu else "cpu"
+        is_bf16 = compute_dtype(precision, device) == torch.bfloat16
+        if is_bf16 and compute_dtype("auto", device) == torch.float32:
+            logger.warning(
+                "precision=bf16: the %s of this machine has no instructions for bf16 and takes "
+                "many times as long as in float32; leave precision out",
+                "GPU" if use_gpu else "processor",
+            )
     arithmetic = Arithmetic(
         device="cuda" if use_gpu else "cpu",
         precision="bf16" if is_bf16 else "float32",

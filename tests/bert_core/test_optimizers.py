@@ -3,7 +3,9 @@
 import pytest
 import torch
 
+from bert_core.backends.context import computing
 from bert_core.model.catalogue import PretrainingModel
+from bert_core.training import optimization
 from bert_core.training.loop import train
 from bert_core.training.optimization import OPTIMIZERS, build_optimizer
 from bert_core.training.optimizer import OptimizationConfig
@@ -30,11 +32,49 @@ def test_fifty_updates_equal_those_of_the_reference(case, layer_decay):
         draw_gradients(model, step)
         reference.take_gradients(model, 2.0)
         rate = optimizer.config.learning_rate_at(step)
-        assert optimizer.update(rate, divisor=torch.tensor(2.0))
+        with computing(torch.bfloat16):  # as torch's Muon always computes
+            assert optimizer.update(rate, divisor=torch.tensor(2.0))
         reference.step(rate)
     reference.assert_near(model, tolerance)
     moved = [(p - before[n]).abs().max() for n, p in model.named_parameters()]
     assert min(moved) > 20 * tolerance
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.05)])
+def test_muons_iteration_is_its_polynomial_of_the_singular_values(dtype, tolerance):
+    torch.manual_seed(0)
+    matrices = torch.randn(3, 48, 20)
+    with computing(dtype):
+        ours = optimization.orthogonalized(matrices)
+    assert ours.dtype == dtype
+    left, values, right = torch.linalg.svd(matrices.double(), full_matrices=False)
+    values = values / values.norm(dim=1, keepdim=True)
+    for _ in range(5):
+        values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
+    expected = left @ torch.diag_embed(values) @ right
+    torch.testing.assert_close(ours.double(), expected, atol=tolerance, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"), [("float32", torch.float32), ("bf16", torch.bfloat16)]
+)
+def test_muon_computes_in_the_precision_of_the_training_run(monkeypatch, precision, dtype):
+    model, optimizer = new_run("muon")
+    dtypes = []
+
+    def orthogonalized(matrices):
+        result = original(matrices)
+        dtypes.append(result.dtype)
+        return result
+
+    original = optimization.orthogonalized
+    monkeypatch.setattr(optimization, "orthogonalized", orthogonalized)
+    batches = [(0, pretraining_batch())]
+    for _ in train(
+        model, optimizer, lambda step: batches, seed=0, num_steps=1, precision=precision
+    ):
+        pass
+    assert set(dtypes) == {dtype}
 
 
 def test_lamb_moves_what_is_zero_at_the_plain_rate():

@@ -138,6 +138,17 @@ def test_auto_names_the_same_artifact_as_what_this_machine_computes_in(no_cluste
     assert other.named_in({"precision": "auto", "seed": 1}) != named
 
 
+@pytest.mark.parametrize("has_bf16", [False, True])
+def test_bf16_where_it_is_slow_is_told(no_cluster, monkeypatch, caplog, tmp_path, has_bf16):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has_bf16)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    assert resolved("bf16", tmp_path, device="cpu").precision == "bf16"
+    assert ("has no instructions for bf16" in caplog.text) == (not has_bf16)
+    caplog.clear()
+    resolved("auto", tmp_path, device="cpu")
+    assert not caplog.text
+
+
 @pytest.mark.parametrize(
     ("device", "gpus", "wait", "expected"),
     [
