@@ -198,7 +198,7 @@ def prepare_flows(home: Path) -> Callable[[], None]:
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     if not (Path.home() / ".prefect").is_dir():  # Prefect makes it when it is imported
-        os.environ.setdefault("PREFECT_HOME", str(home / "prefect"))
+        os.environ.setdefault("PREFECT_HOME", str(make_home(home / "prefect")))
     _check_python()
     _check_proxies()
     try:

@@ -104,9 +104,9 @@ def _texts(columns: Columns) -> list[Text]:
 
 
 def _answered(
-    model: Model, tokenizer: WordPieceTokenizer, columns: Columns, precision: Precision
+    model: Model, tokenizer: WordPieceTokenizer, columns: Columns, precision: Precision, top: int
 ) -> Answered:
-    """The columns of answers, which the head decides."""
+    """The columns of answers, which the head decides; of classes also the `top` likeliest."""
     asked = (model, tokenizer)
     if isinstance(model, RowModel):
         rows, max_tokens = rows_in(model, columns), model.config.max_position_embeddings
@@ -118,13 +118,19 @@ def _answered(
         return {name: [row[name] for row in answered] for name in model.gives}
     if isinstance(model, SequenceClassifier):
         classes = classify(*asked, _texts(columns), precision)
-        return {"label": classes.labels, "probability": classes.probabilities.max(axis=1).tolist()}
+        likeliest = np.argsort(-classes.probabilities, axis=1, kind="stable")[:, :top]
+        names, values = class_names(model), np.take_along_axis(classes.probabilities, likeliest, 1)
+        answers: Answered = {"label": classes.labels, "probability": values[:, 0].tolist()}
+        if top > 1:
+            answers["labels"] = [[names[index] for index in row] for row in likeliest]
+            answers["probabilities"] = values.tolist()
+        return answers
     if isinstance(model, MultiLabelClassifier):
         several = assign_labels(*asked, _texts(columns), precision=precision)
-        likeliest = -np.sort(-several.probabilities, axis=1)  # as the labels are ordered
+        falling = -np.sort(-several.probabilities, axis=1)  # as the labels are ordered
         counts = map(len, several.labels)
-        values = [row[:count].tolist() for row, count in zip(likeliest, counts, strict=True)]
-        return {"labels": several.labels, "probabilities": values}
+        assigned = [row[:count].tolist() for row, count in zip(falling, counts, strict=True)]
+        return {"labels": several.labels, "probabilities": assigned}
     if isinstance(model, SequenceRegressor):
         numbers = rate(*asked, _texts(columns), precision).values
         return {"value": numbers.astype("float64").tolist()}
@@ -153,14 +159,14 @@ def _answered(
         probabilities = [max(one.probabilities) for one in chosen]
         return {"choice": [one.index for one in chosen], "probability": probabilities}
     if isinstance(model, SpanPredictor):
-        answers = [
+        spans = [
             answer(*asked, str(question), str(context), precision=precision)
             for question, context in zip(columns["question"], columns["context"], strict=True)
         ]
         return {
-            "answer": [one.text for one in answers],
-            "begin": [one.begin for one in answers],
-            "null_lead": [one.null_score - one.score for one in answers],
+            "answer": [one.text for one in spans],
+            "begin": [one.begin for one in spans],
+            "null_lead": [one.null_score - one.score for one in spans],
         }
     names = [name for name in ("text", "second_text") if name in columns]
     is_pair = isinstance(model, SentenceEncoder) and len(names) == 2
@@ -219,14 +225,16 @@ def answer_table(
     columns: Columns,
     precision: Precision = "float32",
     min_confidence: float = 0.0,
+    top: int = 1,
 ) -> Answered:
     """The answers to every row, as columns of as many rows.
 
     Classes and choices whose probability is below `min_confidence`, or the model's own, are None,
-    and the column `guess` holds all of them. Raises ValueError for a head that answers no table, or
-    gives no one probability a row where one is asked for, for a missing column, and for a row
-    without a text. A second text may be missing: then the first one is alone. A row with `words`, a
-    list of words to tag, needs no text.
+    and the column `guess` holds all of them. With `top` above 1 the columns `labels` and
+    `probabilities` hold so many classes, the likeliest first. Raises ValueError for a head that
+    answers no table, or gives no one probability a row (no one class) where one is asked for, for a
+    missing column, and for a row without a text. A second text may be missing: then the first one
+    is alone. A row with `words`, a list of words to tag, needs no text.
     """
     check_table(model, columns)
     least = min_confidence or getattr(model, "min_confidence", 0.0)
@@ -234,7 +242,9 @@ def answer_table(
         raise ValueError(
             f"{described(model.head_name)} gives no one probability a row; leave out min_confidence"
         )
-    answers = _answered(model, tokenizer, _asked(question_of(model), columns), precision)
+    if top > 1 and not isinstance(model, SequenceClassifier):
+        raise ValueError(f"{described(model.head_name)} gives no one class a row; leave out top")
+    answers = _answered(model, tokenizer, _asked(question_of(model), columns), precision, top)
     return withheld(answers, least) if least else answers
 
 

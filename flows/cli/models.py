@@ -152,9 +152,10 @@ def evaluate(
     home: Home = None,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate a fine-tuned model on every item of a labelled file of its task.
+    """Evaluate a fine-tuned model on labelled items.
 
-    A recipe's own model is evaluated on its held-out items by bertsmith run --until evaluation.
+    Each item of the file counts, as the figures of a run count held-out ones. A recipe's own model
+    is evaluated on its held-out items by bertsmith run --until evaluation.
 
     Example: bertsmith evaluate --model bertsmith-classifier@champion --labels more.csv
     """
@@ -220,7 +221,9 @@ def promote(
     because: Because = "",
     home: Home = None,
 ) -> None:
-    """Give an alias to a verified version, whatever its comparison says.
+    """Give an alias to a verified version.
+
+    Whatever its comparison with the version that has the alias says.
 
     Example: bertsmith promote bertsmith-encoder --version 3
     """
@@ -358,9 +361,10 @@ def export_version(
     ] = None,
     home: Home = None,
 ) -> None:
-    """Export a model for transformers, sentence-transformers or ONNX Runtime, or to the hub.
+    """Write a model for other libraries, or to the hub.
 
-    A registered model brings its card (README.md), with the metadata that the hub reads.
+    The folder opens in transformers and sentence-transformers, or in ONNX Runtime. A registered
+    model brings its card (README.md), with the metadata that the hub reads.
 
     Example: bertsmith export bertsmith-encoder@champion --to my-encoder
     """

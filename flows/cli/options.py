@@ -25,7 +25,10 @@ Home = Annotated[
     typer.Option(help="Folder of store, registry and logs. [default: $BERTSMITH_HOME, .bertsmith]"),
 ]
 Store = Annotated[
-    str | None, typer.Option(help="Where artifacts are kept: a folder or a URL (s3://…).")
+    str | None,
+    typer.Option(
+        help="Where artifacts are kept: a folder or a URL (s3://…). [default: a folder of the home]"
+    ),
 ]
 Overrides = Annotated[
     list[str] | None,
@@ -44,11 +47,15 @@ Task = Annotated[
         show_default=False,
     ),
 ]
-TextColumn = Annotated[str | None, typer.Option(help="Column of --labels that holds the text.")]
+TextColumn = Annotated[
+    str | None, typer.Option(help="Column of --labels that holds the text. [default: text]")
+]
 SecondTextColumn = Annotated[
     str | None, typer.Option(help="Column of --labels with the second text of a pair.")
 ]
-LabelColumn = Annotated[str | None, typer.Option(help="Column of --labels that holds the label.")]
+LabelColumn = Annotated[
+    str | None, typer.Option(help="Column of --labels that holds the label. [default: label]")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for other programs.")]
 Model = Annotated[
     str | None,

@@ -31,16 +31,17 @@ if TYPE_CHECKING:
 MinConfidence = Annotated[
     float,
     typer.Option(
-        min=0, max=0.999999,
-        help="Give no class or choice whose probability is lower; its guess stands beside it.",
+        min=0, max=0.999999, show_default=False,
+        help="Give no class or choice whose probability is lower; its guess stands beside it. "
+        "[default: every answer is given]",
     ),
 ]  # fmt: skip
 MinPrecision = Annotated[
     float,
     typer.Option(
-        min=0, max=0.999999,
+        min=0, max=0.999999, show_default=False,
         help="Give no class or choice below the probability from which on so many held-out answers "
-        "were right, such as 0.95.",
+        "were right, such as 0.95. [default: every answer is given]",
     ),
 ]  # fmt: skip
 
@@ -84,17 +85,24 @@ def predict(
     ] = None,
     min_confidence: MinConfidence = 0.0,
     min_precision: MinPrecision = 0.0,
+    top: Annotated[
+        int, typer.Option(min=1, help="So many classes of each text, the most probable first.")
+    ] = 1,
     home: Home = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask a model: classes, tags, numbers, choices, answers or vectors, as it was trained for.
+    """Ask a model about texts, a table or whole files.
+
+    It answers as it was trained to: classes, tags, numbers, choices, answers or vectors.
 
     Example: bertsmith predict 'Returns the eigenvalues of a matrix.'
     """
     confidence = _one_of(min_confidence, min_precision)
     if batch:
-        if texts or file is not None or as_json:
-            raise UserError("--batch answers whole files: leave out texts, --file and --json")
+        if texts or file is not None or as_json or top > 1:
+            raise UserError(
+                "--batch answers whole files: leave out texts, --file, --json and --top"
+            )
         _predict_batch(
             model, batch, (text_column, second_text_column), encoding, confidence, to, home
         )
@@ -124,7 +132,7 @@ def predict(
         asked = asked_of(table, question, text_column, second_text_column)
     else:
         asked = asked_of_texts(question, texts or [])
-    _print_answers(asked, answer_all(opened_model, asked.columns), as_json=as_json)
+    _print_answers(asked, answer_all(opened_model, asked.columns, top), as_json=as_json)
 
 
 def _one_of(min_confidence: float, min_precision: float) -> tuple[float, float]:
@@ -209,6 +217,12 @@ def _withheld(row: dict[str, Any]) -> str:
 def _line(row: dict[str, Any]) -> str:
     """A row as people read it, by the fields of its answer."""
     match row:
+        case {"label": label, "labels": labels, "probabilities": probabilities, "text": text}:
+            classes = ", ".join(
+                f"{name} {probability:.1%}"
+                for name, probability in zip(labels, probabilities, strict=True)
+            )
+            return f"{classes if label else f'- ({classes}?)'}  {text}"
         case {"label": label, "probability": probability, "text": text}:
             return f"{label or _withheld(row):<20} {probability:6.1%}  {text}"
         case {"labels": labels, "text": text}:

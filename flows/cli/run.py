@@ -1,6 +1,8 @@
 """The command that runs the chain on a recipe, its options as settings, and the list of recipes."""
 
 import json
+import shutil
+import textwrap
 from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, get_args
@@ -96,13 +98,27 @@ def run(
             "pretraining it is pretrained further; otherwise nothing is pretrained.",
         ),
     ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            help="Register the fine-tuned model as this, and an encoder that is pretrained as "
+            "<name>-encoder. [default: as the recipe says]",
+            show_default=False,
+        ),
+    ] = None,
     home: Home = None,
     store: Store = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Tasks that run at once in the data stages.")
+        int | None,
+        typer.Option(min=1, help="Tasks that run at once in the data stages. [default: 2]"),
     ] = None,
     training_workers: Annotated[
-        int | None, typer.Option(min=1, help="Ray Train workers that share a training run.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Ray Train workers that share a training run. [default: one per GPU; without GPUs "
+            "one per core for small encoders and one per node for large ones]",
+        ),
     ] = None,
     show_recipe: Annotated[
         bool,
@@ -144,6 +160,8 @@ def run(
             labels, heldout, text_column, second_text_column, label_column
         ),
         "pretraining.encoder" if continues else "finetuning.encoder": encoder,
+        "registration.classifier_name": name,
+        "registration.encoder_name": None if name is None else f"{name}-encoder",
     }
     if recipe is None and encoder is not None:
         recipe = "continue" if continues else "own-encoder"
@@ -252,7 +270,7 @@ def _corpus(
 
 
 def recipes() -> None:
-    """List the presets that come with Bertsmith, and what each is for.
+    """List the presets, and what each is for.
 
     `bertsmith run NAME --show-recipe` prints every value of one.
 
@@ -265,4 +283,7 @@ def recipes() -> None:
     for name in names:
         # A preset's file opens with a comment, whose first paragraph is its purpose.
         comment = takewhile(lambda line: line.startswith("# "), preset_text(name).splitlines())
-        print(f"{name:<{width}}  {' '.join(line.lstrip('# ') for line in comment)}")
+        purpose = " ".join(line.lstrip("# ") for line in comment)
+        lines = textwrap.wrap(purpose, max(40, shutil.get_terminal_size().columns - width - 2))
+        for first, line in zip((name, *[""] * len(lines)), lines, strict=False):
+            print(f"{first:<{width}}  {line}")

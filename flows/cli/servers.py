@@ -15,11 +15,11 @@ MlflowPort = Annotated[int, typer.Option(min=1, max=65535, help="Port of the MLf
 
 
 def up(home: Home = None, prefect_port: PrefectPort = 4200, mlflow_port: MlflowPort = 5000) -> None:
-    """Start Prefect's and MLflow's servers, and serve the flows, on this machine.
+    """Start the servers, and serve the flows.
 
-    The servers listen on 127.0.0.1 only, ask for the home's password, and run until `bertsmith
-    down`. If one of them ended, all are started again. Relative paths of runs start from the folder
-    in which the flows were started.
+    They are Prefect's and MLflow's, listen on 127.0.0.1 only, ask for the home's password, and run
+    until `bertsmith down`. If one of them ended, all are started again. Relative paths of runs
+    start from the folder in which the flows were started.
 
     Example: bertsmith up --prefect-port 4300 --mlflow-port 5300
     """

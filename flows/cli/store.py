@@ -21,7 +21,9 @@ commands = typer.Typer()
 
 @commands.callback(invoke_without_command=True)
 def show(context: typer.Context, home: Home = None, store: Store = None) -> None:
-    """List the artifacts of the store: size, time, users.
+    """List the artifacts of the store; `prune` removes unused ones.
+
+    Each with its size, its time, and what uses it.
 
     Example: bertsmith store
     """

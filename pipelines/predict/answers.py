@@ -76,13 +76,16 @@ def asked_of_texts(question: Question, texts: Sequence[str]) -> Asked:
     return Asked(columns, columns)
 
 
-def answer_all(opened: OpenedModel, table: Table) -> Table:
-    """What a model answers to every row, as columns; raises UserError for rows that it cannot."""
+def answer_all(opened: OpenedModel, table: Table, top: int = 1) -> Table:
+    """What a model answers to every row, as columns; raises UserError for rows that it cannot.
+
+    With `top` above 1 also so many classes of each row, the likeliest first.
+    """
     total = len(next(iter(table.values()), []))
     if not total:
         raise UserError("there is no row to answer")
     check_rows(opened[0], table, range(total), "what is asked")
-    return answers_to(*opened, table)
+    return answers_to(*opened, table, top)
 
 
 def check_rows(model: Model, table: Table, numbers: Sequence[int], place: str) -> None:
@@ -111,11 +114,11 @@ def holds_lists(question: Question, name: str) -> bool:
 
 
 def answers_to(
-    model: Model, tokenizer: WordPieceTokenizer, rows: Mapping[str, list[object]]
+    model: Model, tokenizer: WordPieceTokenizer, rows: Mapping[str, list[object]], top: int = 1
 ) -> Table:
     """What a model that was opened answers to rows; raises UserError where it cannot."""
     try:
-        return answer_table(model, tokenizer, rows)
+        return answer_table(model, tokenizer, rows, top=top)
     except ValueError as error:  # an empty context, no choices, a column that is missing
         raise UserError(str(error)) from error
 

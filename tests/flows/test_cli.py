@@ -29,9 +29,11 @@ def _commands(group: object = None, path: str = "") -> list[str]:
 
 def test_help_lists_at_most_twenty_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--help"]) == DONE
-    commands = re.findall(r"^  ([a-z-]+)  +\S", capsys.readouterr().out, re.MULTILINE)
+    printed = capsys.readouterr().out
+    commands = re.findall(r"^  ([a-z-]+)  +\S", printed, re.MULTILINE)
     assert {"run", "predict", "up"} <= set(commands)
     assert len(commands) <= 20
+    assert "..." not in printed.partition("Commands:")[2]  # in 80 columns no line is cut
 
 
 def test_help_imports_nothing_heavy() -> None:

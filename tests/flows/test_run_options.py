@@ -72,6 +72,14 @@ def test_options_reach_the_recipe_and_set_has_the_last_word(shown: Shown, tmp_pa
     assert (recipe.runtime.num_workers, recipe.runtime.training_workers) == (3, 5)
 
 
+def test_a_name_is_that_of_the_model_and_of_its_encoder(
+    shown: Shown, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = shown("demo", "--name", "tickets").registration
+    assert (names.classifier_name, names.encoder_name) == ("tickets", "tickets-encoder")
+    assert "classifier_name" in refused(capsys, "--name", "my/tickets")
+
+
 def test_a_tilde_is_the_persons_own_folder(
     shown: Shown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,6 +71,25 @@ def test_every_head_answers_on_the_command_line(
     assert expected <= set(row)
 
 
+def test_the_most_probable_classes_stand_in_their_order(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = ["--model", str(models / "sequence_classification"), "--home", str(tmp_path)]
+    assert run(["predict", "a b", "--top", "9", "--json", *named]) == DONE
+    row = json.loads(capsys.readouterr().out)
+    assert sorted(row["labels"]) == ["bad", "good"]
+    assert row["labels"][0] == row["label"]
+    assert row["probabilities"][0] == row["probability"] >= row["probabilities"][1]
+    assert sum(row["probabilities"]) == pytest.approx(1)
+    shown = [f"{n} {p:.1%}" for n, p in zip(row["labels"], row["probabilities"], strict=True)]
+    assert run(["predict", "a b", "--top", "2", *named]) == DONE
+    assert capsys.readouterr().out == f"{', '.join(shown)}  a b\n"
+    assert run(["predict", "a b", "--top", "2", "--min-confidence", "0.99", *named]) == DONE
+    assert capsys.readouterr().out == f"- ({', '.join(shown)}?)  a b\n"
+    assert run(["predict", "a b", "--top", "1", "--json", *named]) == DONE
+    assert "labels" not in json.loads(capsys.readouterr().out)
+
+
 def test_a_file_is_answered_row_by_row_and_its_columns_come_out_as_they_went_in(
     models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -167,6 +186,8 @@ def test_cells_of_csv_hold_no_lists_and_empty_ones_are_nothing(
         ),
         (["predict", "a", "--model", "{models}/span_prediction"], "needs question and context"),
         (["predict", "a", "--file", "a.csv"], "either texts or --file"),
+        (["predict", "--batch", "a.csv", "--top", "2"], "--json and --top"),
+        (["predict", "a", "--top", "2", "--model", "{models}/regression"], "no one class a row"),
     ],
 )
 def test_mistakes_are_told(
