@@ -1,12 +1,14 @@
 """How Sphinx builds the site: `make docs`."""
 
 import sys
+from importlib import metadata
 from pathlib import Path
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 project = "Bertsmith"
+version = metadata.version("bertsmith")
 author = "The authors of Bertsmith"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "_extension"]
 exclude_patterns = ["_extension"]
@@ -37,7 +39,8 @@ maximum_signature_line_length = 70
 toc_object_entries = False
 
 html_theme = "furo"
-html_title = "Bertsmith"
+html_title = f"Bertsmith {version}"
+html_favicon = "_static/favicon.svg"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
