@@ -90,7 +90,8 @@ def page() -> str:
         "`--set section.name=value`, or in a recipe's file ([recipes](../recipes.md)). "
         "[Presets](presets.md) lists what each preset changes. This page is made from the code.",
     ]
-    for section in sections():
+    # What decides a model comes before where it is computed.
+    for section in sorted(sections(), key=lambda each: each.path == "runtime"):
         parts += _section(section)
     return "\n\n".join(parts) + "\n"
 
