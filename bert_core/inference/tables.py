@@ -119,10 +119,10 @@ def _answered(
     if isinstance(model, SequenceClassifier):
         classes = classify(*asked, _texts(columns), precision)
         likeliest = np.argsort(-classes.probabilities, axis=1, kind="stable")[:, :top]
-        names, values = class_names(model), np.take_along_axis(classes.probabilities, likeliest, 1)
+        labels, values = class_names(model), np.take_along_axis(classes.probabilities, likeliest, 1)
         answers: Answered = {"label": classes.labels, "probability": values[:, 0].tolist()}
         if top > 1:
-            answers["labels"] = [[names[index] for index in row] for row in likeliest]
+            answers["labels"] = [[labels[index] for index in row] for row in likeliest]
             answers["probabilities"] = values.tolist()
         return answers
     if isinstance(model, MultiLabelClassifier):
