@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +48,7 @@ class DyingPretraining(Pretraining):
         mark = self._job.mark and Path(self._job.mark)
         if mark and step == KILLED_AT and not mark.exists():
             mark.touch()
+            time.sleep(3.0)  # what is on its way to the store arrives
             os.kill(os.getpid(), signal.SIGKILL)
         return super().micro_batches(step)
 
