@@ -67,6 +67,8 @@ logger = logging.getLogger(__name__)
 _OBJECT_STORE_BYTES = 100 * 2**20  # shards travel as paths, so hardly anything lies in it
 _TOKEN_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 _CONNECT_SECONDS = 5
+_START_ATTEMPTS = 3
+_LATE = "timed out during startup"  # of Ray's own message
 
 
 def connect() -> None:
@@ -109,11 +111,25 @@ def connect() -> None:
     # `tokenizers.py` would take the place of the library.
     with keep_signal_handlers(), _apart_from_signals(bool(address)), chdir("/"):
         try:
-            ray.init(log_to_driver=False, logging_level=logging.ERROR, **settings)
+            _init(settings)
         # Ray raises a bare Exception where its node is late, a RuntimeError for another token or
         # without a node on this machine, an OSError for a long path or a full disk.
         except Exception as error:
             raise UserError(f"{trouble}; Ray said: {first_line(error)}") from error
+
+
+def _init(settings: Mapping[str, Any]) -> None:
+    """Ray gives its node 30 seconds to start, and a busy machine may take longer: it tries again.
+
+    What the first try had started ends with this process.
+    """
+    for left in reversed(range(_START_ATTEMPTS)):
+        try:
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, **settings)
+            return
+        except Exception as error:
+            if not left or _LATE not in str(error):
+                raise
 
 
 def check_address(address: str) -> None:

@@ -57,6 +57,26 @@ def test_a_ray_that_does_not_start_is_one_sentence_with_what_ray_said(monkeypatc
             cluster.connect()
 
 
+@pytest.mark.parametrize(("times_late", "starts"), [(0, True), (2, True), (3, False)])
+def test_a_ray_that_is_late_is_started_again(monkeypatch, times_late, starts):
+    attempts = []
+
+    def late(**settings):
+        attempts.append(settings)
+        if len(attempts) <= times_late:
+            raise Exception("The current node timed out during startup. This could happen")
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(cluster.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(cluster.ray, "init", late)
+    if starts:
+        cluster.connect()
+    else:
+        with pytest.raises(UserError, match="on a busy machine run again"):
+            cluster.connect()
+    assert len(attempts) == min(times_late + 1, 3)
+
+
 def test_a_quota_of_cores_is_kept_to(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     monkeypatch.setattr(loky, "_cpu_count_affinity", lambda cores: 64)
