@@ -31,17 +31,22 @@ _current = contextvars.ContextVar["ProgressLine | None"]("progress_line", defaul
 
 
 class ProgressLine:
-    """Shows progress on `stream`: one line that updates, or a line now and then in a pipe."""
+    """Shows progress on `stream`: one line that updates, or a line now and then in a pipe.
 
-    def __init__(self, stream: TextIO) -> None:
+    A quiet one shows warnings alone.
+    """
+
+    def __init__(self, stream: TextIO, *, is_quiet: bool = False) -> None:
         self._stream = stream
+        self._is_quiet = is_quiet
         self._is_terminal = stream.isatty()
         self._last = 0.0
 
     def show(self, text: str) -> None:
         """Show `text` in place of the line before; too frequent calls are dropped."""
         now = time.monotonic()
-        if now - self._last < (_REDRAW_SECONDS if self._is_terminal else _PIPE_SECONDS):
+        pause = _REDRAW_SECONDS if self._is_terminal else _PIPE_SECONDS
+        if self._is_quiet or now - self._last < pause:
             return
         self._last = now
         if self._is_terminal:
@@ -52,6 +57,11 @@ class ProgressLine:
 
     def keep(self, text: str) -> None:
         """Print a line that stays."""
+        if not self._is_quiet:
+            self.warn(text)
+
+    def warn(self, text: str) -> None:
+        """Print a warning, which stays."""
         self.clear()
         self._write(f"{text}\n")
         self._last = time.monotonic()
@@ -69,9 +79,9 @@ class ProgressLine:
 
 
 @contextmanager
-def progress_on_terminal() -> Iterator[ProgressLine]:
-    """Flows that run inside show their progress on standard error."""
-    line = ProgressLine(sys.stderr)
+def progress_on_terminal(*, is_quiet: bool = False) -> Iterator[ProgressLine]:
+    """Flows that run inside show their progress on standard error, quiet ones warnings alone."""
+    line = ProgressLine(sys.stderr, is_quiet=is_quiet)
     token = _current.set(line)
     try:
         yield line
@@ -183,7 +193,7 @@ class _Warnings(logging.Handler):
         if sentence not in reporter.notes:
             reporter.notes.append(sentence)
             if reporter.line is not None:
-                reporter.line.keep(sentence)
+                reporter.line.warn(sentence)
 
 
 def sentence(progress: Progress, seconds_left: float | None = None) -> str:

@@ -1,8 +1,10 @@
 """The command that runs the chain on a recipe, its options as settings, and the list of recipes."""
 
 import json
+import os
 import shutil
 import textwrap
+from contextlib import nullcontext
 from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, get_args
@@ -135,6 +137,16 @@ def run(
             help="Print which stages would be reused and which built, and why, and run nothing.",
         ),
     ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Show no progress: warnings and the report alone.")
+    ] = False,
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose",
+            help="Show the log of the flow, a line with its time for each step of progress.",
+        ),
+    ] = False,
 ) -> None:
     """Build everything, from raw text to registered models.
 
@@ -148,6 +160,8 @@ def run(
 
     if until not in get_args(Until):
         raise UserError(f"--until {until} is not one of {', '.join(get_args(Until))}")
+    if quiet and verbose:
+        raise UserError("--quiet and --verbose contradict each other; leave one of them out")
     continues = encoder is not None and (bool(corpus) or until == "pretraining")
     settings: dict[str, object] = {
         "runtime.home": str(home_folder(home)) if home else None,
@@ -174,7 +188,7 @@ def run(
     if plan:
         _print_plan(whole, until, home_folder(home))
         return
-    _run(whole, until, home_folder(home))
+    _run(whole, until, home_folder(home), quiet=quiet, verbose=verbose)
 
 
 def _print_plan(recipe: Any, until: Any, home: Path) -> None:
@@ -190,8 +204,10 @@ def _print_plan(recipe: Any, until: Any, home: Path) -> None:
         print(f"{stage.title:<{width}}  {stage.outcome:<9}  {stage.reason}")
 
 
-def _run(recipe: Any, until: Any, home: Path) -> None:
+def _run(recipe: Any, until: Any, home: Path, *, quiet: bool, verbose: bool) -> None:
     install_stop_handlers()
+    if verbose:
+        os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "INFO")
     set_defaults(home)
     from flows.checks import check_run
 
@@ -207,7 +223,7 @@ def _run(recipe: Any, until: Any, home: Path) -> None:
 
     wait_for_api()
     try:
-        with progress_on_terminal():
+        with nullcontext() if verbose else progress_on_terminal(is_quiet=quiet):
             report = end_to_end(recipe, until)
     finally:
         disconnect()

@@ -63,6 +63,15 @@ def test_a_pipe_gets_whole_lines_and_no_control_characters() -> None:
     assert pipe.getvalue() == "first\nstays\n"
 
 
+def test_a_quiet_one_shows_warnings_alone() -> None:
+    terminal = Terminal()
+    line = ProgressLine(terminal, is_quiet=True)
+    line.show("50%")
+    line.keep("corpus built")
+    line.warn("the disk is nearly full")
+    assert terminal.getvalue() == "\r\x1b[2Kthe disk is nearly full\n"
+
+
 class Closed(Terminal):
     """A terminal whose window was closed."""
 

@@ -115,6 +115,7 @@ def test_a_task_is_named_with_either_stroke_and_shown_with_one(name: str, shown:
         (["--corpus", "a.txt", "--layout", "pages"], "layout: must be 'file', "),
         (["--layout", "line"], "--layout and --corpus-column require --corpus"),
         (["--heldout", "x.csv"], "--heldout require --labels"),
+        (["--quiet", "--verbose"], "--quiet and --verbose contradict each other"),
         (["--until", "training"], "--until training is not one of corpus, "),
     ],
 )
