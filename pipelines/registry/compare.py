@@ -144,7 +144,8 @@ def _compared(
             store_url=store.url, tracker=tracker, max_examples=int(proof["items"]),
         )  # fmt: skip
 
-    ours = (evaluation or answers_of(version)).answers
+    candidate = evaluation or answers_of(version)
+    ours = candidate.answers
     counted = range(len(ours)) if is_encoder else counted_places(data, champion, store)
     baseline = metric.replace("eval/", "baseline/")
     score: Callable[[Sequence[object]], WeightedScore]
@@ -160,8 +161,11 @@ def _compared(
         margin, shown, guess = settings.margin, metric.removeprefix("eval/"), family.guess
         figures = family.described(read_items(data, "train"), items)
         guessed = figures.get(baseline, 0.0)  # a constant has no correlation, and finds no entity
+    losses = ""
     if champion is not None:
-        others = {uri_of(champion): score(answers_of(champion).answers)}
+        theirs = answers_of(champion)
+        others = {uri_of(champion): score(theirs.answers)}
+        losses = _losses_in_words(candidate, theirs, counted)
     else:
         if not is_encoder:
             made = answers_in(build_baselines(data, store))
@@ -177,13 +181,23 @@ def _compared(
     against = min(differences, key=lambda name: (differences[name].ahead, differences[name].value))
     difference, left_out = differences[against], len(ours) - len(counted)
     is_better = difference.holds(settings.confidence)
-    reason = in_words(against, shown.replace("_", " "), difference, settings, left_out)
+    reason = in_words(against, shown.replace("_", " "), difference, settings, left_out) + losses
     if against in learned and not is_better:
         reason = f"{reason}; {_REMEDY.format(name=against)}"
     return Comparison(
         name=version.name, version=int(version.version), is_better=is_better, reason=reason,
         against=against, difference=difference, left_out=left_out,
     )  # fmt: skip
+
+
+def _losses_in_words(ours: Evaluation, theirs: Evaluation, counted: Sequence[int]) -> str:
+    """The log losses of the counted items, which decide nothing; empty where they have none."""
+    if ours.losses is None or theirs.losses is None:
+        return ""
+    our_loss, their_loss = (
+        np.mean([losses[place] for place in counted]) for losses in (ours.losses, theirs.losses)
+    )
+    return f"; log loss {our_loss:.3f} against {their_loss:.3f} (less is better)"
 
 
 def _in_store(store: ArtifactStore, kind: str, fingerprint: str) -> Artifact:

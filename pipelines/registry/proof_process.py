@@ -77,16 +77,17 @@ def _reached(request: dict[str, Any], package: Path, data: Any) -> dict[str, Any
         raise ImportError("the loaded model runs with installed code, not with its own")
     loaded.predict(loaded.input_example)  # as a server calls it
     reach = {"examples": _of_encoder, "dataset": _of_task}.get(request["data_kind"], _response)
-    value, answers = reach(loaded.unwrap_python_model(), data, request)
-    return {"value": value, "answers": answers, "machine": computing_machine()}
+    reached = reach(loaded.unwrap_python_model(), data, request)
+    return {**reached, "machine": computing_machine()}
 
 
 # What follows imports stages, which find the model's own bert_core already there.
 
 
-def _of_task(served: Any, dataset: Any, request: dict[str, Any]) -> tuple[float, list[Any]]:
+def _of_task(served: Any, dataset: Any, request: dict[str, Any]) -> dict[str, Any]:
     from pipelines.stages.dataset.stage import family_of, read_items
     from pipelines.tasks import Reading
+    from pipelines.tasks.calibration import log_losses
 
     model, family, heldout = served.model, family_of(dataset), read_items(dataset, "heldout")
     for columns in ("takes", "gives"):  # of a user's own task, whose code may have changed
@@ -97,10 +98,14 @@ def _of_task(served: Any, dataset: Any, request: dict[str, Any]) -> tuple[float,
         raise OtherQuestionError(f"it has other labels: {', '.join(odd[:5])}")
     reading = Reading(model.config.max_position_embeddings)
     answers = family.answers(model, served.tokenizer, heldout, reading)
-    return family.figures(answers, heldout)[request["metric"]], answers.values
+    return {
+        "value": family.figures(answers, heldout)[request["metric"]],
+        "answers": answers.values,
+        "losses": log_losses(answers),
+    }
 
 
-def _of_encoder(served: Any, examples: Any, request: dict[str, Any]) -> tuple[float, list[Any]]:
+def _of_encoder(served: Any, examples: Any, request: dict[str, Any]) -> dict[str, Any]:
     from pipelines.stages.examples.batches import ExampleReader
     from pipelines.stages.pretraining.figures import pretraining_figures, sequence_losses
 
@@ -116,16 +121,16 @@ def _of_encoder(served: Any, examples: Any, request: dict[str, Any]) -> tuple[fl
         raise OtherQuestionError(f"it reads {longest} tokens, the examples have more")
     figures = pretraining_figures(model, reader, request["max_examples"])
     losses = sequence_losses(model, reader, request["max_examples"])
-    return figures[request["metric"]], losses.tolist()
+    return {"value": figures[request["metric"]], "answers": losses.tolist()}
 
 
-def _response(served: Any, imported: Any, request: dict[str, Any]) -> tuple[float, list[Any]]:
+def _response(served: Any, imported: Any, request: dict[str, Any]) -> dict[str, Any]:
     """The outputs of an imported model for texts: it has no other figures."""
     from bert_core.inference.pretrained import probe
 
     texts = json.loads(imported.local("probe.json").read_text(encoding="utf-8"))["texts"]
     response, count = probe(served.model, served.tokenizer, texts)
-    return response, [count]
+    return {"value": response, "answers": [count]}
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ class Evaluation:
     value: float  # of the score that was asked for
     answers: list[Any]  # to each item; of an encoder each sequence's loss and predicted tokens
     machine: Mapping[str, str]  # that computed it
+    losses: list[float] | None = None  # of each item; none without a probability an item
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.tasks import Probable
+from pipelines.tasks import Answers, Probable
 
 _BINS: Final = 10
 # Those that are shown, and all that a request can be translated by.
@@ -31,14 +31,31 @@ def calibration_figures(probable: Probable, temperature: float) -> dict[str, flo
         plain = powers / powers.sum(axis=1, keepdims=True)
     for name, probabilities in (("", probable.probabilities), ("uncalibrated_", plain)):
         confidences, is_right = _answers(probabilities, probable.classes)
-        of_class = np.take_along_axis(probabilities, probable.classes[:, None], axis=1)
-        figures[f"confidence/{name}log_loss"] = float(-np.log(of_class.clip(min=1e-12)).mean())
+        losses = _log_losses(probabilities, probable.classes)
+        figures[f"confidence/{name}log_loss"] = float(losses.mean())
         error = sum(
             row["items"] * abs(row["confidence"] - row["accuracy"])
             for row in _reliability(confidences, is_right)
         )
         figures[f"confidence/{name}calibration_error"] = float(error / len(is_right))
     return figures
+
+
+def log_losses(answers: Answers) -> list[float] | None:
+    """The log loss of each item; None without one probability of the right answer an item."""
+    probable = answers.probable
+    if probable is None or len(probable.classes) != len(answers.values):
+        return None
+    losses: list[float] = _log_losses(*probable).tolist()
+    return losses
+
+
+def _log_losses(
+    probabilities: NDArray[np.float64], classes: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """[N] negative logarithms of the probabilities of the right classes."""
+    of_class = np.take_along_axis(probabilities, classes[:, None], axis=1)[:, 0]
+    return np.asarray(-np.log(of_class.clip(min=1e-12)))
 
 
 def confidence_report(probable: Probable) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Who becomes champion: what is better on the same data, or what a person chose; and who stays."""
 
 import csv
+import re
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,8 @@ def test_better_versions_follow_each_other_and_nothing_takes_the_alias_back(
     assert worse.against == "models:/classifier/2"
     assert worse.difference is not None
     assert worse.difference.other == well.statistics["eval/accuracy"]
+    assert re.search(r"; log loss 0\.\d{3} against 0\.\d{3} \(less is better\)$", worse.reason)
+    assert "log loss" not in good.reason  # baselines answer without probabilities
     assert holder(models, "champion") == 2
     tags = models.tracker.client().get_model_version("classifier", "3").tags
     assert tags["bertsmith.comparison.decision"] == "not better"
