@@ -12,7 +12,7 @@ from pipelines.stages import DATASET
 from pipelines.stages.corpus.settings import CorpusSettings, TextFiles
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.dataset.settings import CorpusSourceLabels, DatasetSettings, LabelledFile
-from pipelines.stages.dataset.stage import build_dataset, read_items
+from pipelines.stages.dataset.stage import build_dataset, read_items, read_train_groups
 from pipelines.store import ArtifactStore
 from pipelines.tasks import Items, Reading
 from pipelines.tasks.classification import FAMILY
@@ -120,6 +120,17 @@ def test_a_group_is_never_divided(tmp_path: Path, context: StageContext) -> None
     ]
     assert not authors[0] & authors[1]
     assert dataset.statistics["items"]["heldout"] % 20 == 0
+    # The groups of what is trained on are kept as numbers, their names nowhere.
+    groups, rows = read_train_groups(dataset), read_items(dataset, "train").rows
+    assert groups is not None
+    number_of: dict[int, int] = {}
+    for item, group in zip(rows, groups, strict=True):
+        assert number_of.setdefault(int(item["text"].split()[1]) % 10, group) == group
+    assert set(number_of.values()) == set(range(len(authors[0])))
+    assert not any(b"author 3" in path.read_bytes() for path in dataset.local_folder().iterdir()
+                   if path.name != "manifest.json")  # fmt: skip
+    source = source.model_copy(update={"group_column": ""})
+    assert read_train_groups(build_dataset(DatasetSettings(source=source), None, context)) is None
 
 
 def test_items_and_rows_that_cannot_be_read_are_refused_with_their_line(

@@ -72,7 +72,8 @@ def test_validation_items_are_of_no_group_that_is_learned_from() -> None:
     ("num_items", "per_group", "count", "expected"),
     [
         (600, 1, 0, 0), (600, 1, 100, 100), (600, 1, 10_000, 300), (60, 1, 10, 10),
-        (1200, 7, 100, 105), (1200, 300, 100, 300), (1200, 700, 100, 500), (10, 10, 3, 0),
+        (1200, 7, 100, 105), (1200, 200, 100, 200), (1200, 300, 100, 0), (1200, 700, 400, 500),
+        (10, 10, 3, 0),
     ],
 )  # fmt: skip
 def test_so_many_items_of_whole_groups_are_for_validation(
@@ -85,6 +86,21 @@ def test_so_many_items_of_whole_groups_are_for_validation(
     learned, validated = validation_parts(Items(rows), family("classification"), count, seed=0)
     assert len(validated.rows) == expected
     assert len(learned.rows) + len(validated.rows) == num_items
+
+
+def test_validation_items_are_of_none_of_the_groups_that_a_column_names() -> None:
+    rows = [
+        {"text": f"Text {number}", "second_text": None, "label": "ab"[number % 2]}
+        for number in range(1000)
+    ]
+    numbers = [number % 40 for number in range(1000)]
+    items, task = Items(rows, ("a", "b")), family("classification")
+    parts = validation_parts(items, task, 100, 0, numbers)
+    groups = [{int(item["text"].split()[1]) % 40 for item in part.rows} for part in parts]
+    assert len(parts[1].rows) == 100 and not groups[0] & groups[1]
+    by_text = validation_parts(items, task, 100, 0)
+    groups = [{int(item["text"].split()[1]) % 40 for item in part.rows} for part in by_text]
+    assert groups[0] & groups[1]
 
 
 def test_a_class_that_no_other_item_has_is_learned() -> None:

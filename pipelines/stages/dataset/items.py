@@ -64,6 +64,14 @@ class Parts(NamedTuple):
 
     train: list[Item]
     heldout: list[Item]
+    # What each training item belongs to, if a column says it; as numbers, since the names in such
+    # a column are often those of people.
+    train_groups: list[int] | None = None
+
+    @property
+    def both(self) -> tuple[list[Item], list[Item]]:
+        """The items alone."""
+        return self.train, self.heldout
 
 
 def read_labelled(
@@ -149,21 +157,33 @@ def read_parts(source: Source, family: TaskFamily, *, limit: int | None = None) 
     """The items of a source as it divides them, or with a share of them held out."""
     train, heldout = source.parts
     items = read_labelled(train, family, source, limit=limit)
+    are_numbered = bool(source.group_column)
     if not heldout:
-        return divided(items, family, source.heldout_fraction, source.seed)
+        both = divided(items, family, source.heldout_fraction, source.seed)
+        return _parts(*both, are_numbered=are_numbered)
     others = read_labelled(heldout, family, source, limit=limit)
-    parts = Parts([each.item for each in items], [each.item for each in others])
+    parts = _parts(items, others, are_numbered=are_numbered)
     if {*map(repr, parts.heldout)} <= {*map(repr, parts.train)}:
         raise UserError(
             f"every item of {heldout} is trained on; leave it out, and a share of them is held out"
         )
-    are_pairs = [any(item.get("second_text") for item in part) for part in parts]
+    are_pairs = [any(item.get("second_text") for item in part) for part in parts.both]
     if are_pairs[0] != are_pairs[1]:
         single, pairs = (heldout, train) if are_pairs[0] else (train, heldout)
         raise UserError(
             f"{pairs} holds pairs of texts and {single} single ones; give both the same columns"
         )
     return parts
+
+
+def _parts(train: Sequence[Grouped], heldout: Sequence[Grouped], *, are_numbered: bool) -> Parts:
+    numbers: dict[str, int] = {}
+    groups = [numbers.setdefault(folded(each.group), len(numbers)) for each in train]
+    return Parts(
+        [each.item for each in train],
+        [each.item for each in heldout],
+        groups if are_numbered else None,
+    )
 
 
 def with_labels(parts: Parts, family: TaskFamily) -> tuple[Items, Items]:
@@ -184,8 +204,8 @@ def with_labels(parts: Parts, family: TaskFamily) -> tuple[Items, Items]:
 
 def divided(
     items: Sequence[Grouped], family: TaskFamily, heldout_fraction: float, seed: int
-) -> Parts:
-    """Hold items out by the group they belong to, so that none is on both sides.
+) -> tuple[list[Grouped], list[Grouped]]:
+    """The items to train on, and those held out: by their group, so that none is on both sides.
 
     A class that would be held out alone is trained on: its first group moves.
     """
@@ -201,9 +221,9 @@ def divided(
                 if group == groups[place]:
                     is_heldout[other] = False
                     known |= family.classes_of([items[other].item])
-    parts = Parts([], [])
+    parts: tuple[list[Grouped], list[Grouped]] = ([], [])
     for each, held_out in zip(items, is_heldout, strict=True):
-        parts[int(held_out)].append(each.item)
+        parts[int(held_out)].append(each)
     return parts
 
 
@@ -214,21 +234,23 @@ def _draws(groups: Sequence[str], seed: int, stream: str) -> np.ndarray:
 
 
 def validation_parts(
-    items: Items, family: TaskFamily, count: int, seed: int
+    items: Items, family: TaskFamily, count: int, seed: int, numbers: Sequence[int] | None = None
 ) -> tuple[Items, Items]:
     """The training items that are learned from, and about `count` others, at most half of all.
 
-    They are of groups of their own, as far as the family knows them; a class that no other item has
-    stays among those that are learned from.
+    They are of groups of their own: those that `numbers` name, else as far as the family knows
+    them. A group that would take twice as many items stays among those that are learned from, and
+    so does a class that no other item has.
     """
     if not count:
         return items, Items([], items.labels)
-    groups = _joined_groups([Grouped(family.group(item), item) for item in items.rows])
-    sizes, total = Counter(groups), 0
-    names, validated_groups = sorted(sizes), set[str]()
-    for place in np.argsort(_draws(names, seed, "validation"), kind="stable"):
-        group = names[place]
-        if total < count and total + sizes[group] <= len(groups) / 2:
+    names = map(family.group, items.rows) if numbers is None else map(str, numbers)
+    groups = _joined_groups([Grouped(*each) for each in zip(names, items.rows, strict=True)])
+    sizes, total, most = Counter(groups), 0, min(2 * count, len(groups) / 2)
+    ordered, validated_groups = sorted(sizes), set[str]()
+    for place in np.argsort(_draws(ordered, seed, "validation"), kind="stable"):
+        group = ordered[place]
+        if total < count and total + sizes[group] <= most:
             validated_groups.add(group)
             total += sizes[group]
     pairs = list(zip(items.rows, groups, strict=True))
@@ -245,7 +267,7 @@ def validation_parts(
 
 def num_in_train(parts: Parts, family: TaskFamily) -> int:
     """How many held-out items belong to what is trained on, as `divided` groups them."""
-    every = [Grouped(family.group(item), item) for part in parts for item in part]
+    every = [Grouped(family.group(item), item) for part in parts.both for item in part]
     groups = _joined_groups(every)
     trained = set(groups[: len(parts.train)])
     return sum(group in trained for group in groups[len(parts.train) :])

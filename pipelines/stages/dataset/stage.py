@@ -2,6 +2,7 @@
 
 import hashlib
 import heapq
+import json
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -38,6 +39,7 @@ from pipelines.tasks.rows import RowTask, carried_task
 from pipelines.versions import versions_of
 
 SPLITS: tuple[Split, Split] = ("train", "heldout")
+_GROUPS_FILE = "train_groups.json"
 
 
 def build_dataset(
@@ -85,6 +87,14 @@ def read_items(dataset: Artifact, split: Literal["train", "heldout"]) -> Items:
     return Items(rows, tuple(dataset.statistics["labels"]))
 
 
+def read_train_groups(dataset: Artifact) -> list[int] | None:
+    """What each training item belongs to, by number; None where no column says it."""
+    if _GROUPS_FILE not in dataset.names():
+        return None
+    groups: list[int] = json.loads(dataset.local(_GROUPS_FILE).read_text())
+    return groups
+
+
 def family_of(dataset: Artifact) -> TaskFamily:
     """The family that an artifact of labelled items was made for; it may carry a person's own."""
     return carried_task(dataset) or family_named(dataset.statistics["family"])
@@ -124,9 +134,14 @@ def _write(
         # 0 where the split was made here; one's own parts may share some.
         "heldout_also_in_train": num_in_train(parts, family),
         "dropped": dict(dropped),
-        "duplicates": sum(len(part) - len({folded(repr(item)) for item in part}) for part in parts),
+        "duplicates": sum(
+            len(part) - len({folded(repr(item)) for item in part}) for part in parts.both
+        ),
         **family.described(train, heldout),
     }
+    if parts.train_groups is not None:
+        names.append(_GROUPS_FILE)
+        draft.write(_GROUPS_FILE, json.dumps(parts.train_groups).encode())
     if isinstance(family, RowTask):
         names.append(CODE_FILE)
         draft.write(CODE_FILE, family.model.source.encode())
@@ -139,7 +154,7 @@ def _parts_of_corpus(
     """The corpus's own division: no held-out document was ever learned from."""
     parts = Parts([], [])
     limits = (settings.max_train_documents, settings.max_heldout_documents)
-    for split, limit, part in zip(SPLITS, limits, parts, strict=True):
+    for split, limit, part in zip(SPLITS, limits, parts.both, strict=True):
         # Ids are content hashes: the smallest are an even, reproducible sample.
         documents = _documents(corpus, split, settings.min_words, dropped)
         chosen = heapq.nsmallest(limit, documents)

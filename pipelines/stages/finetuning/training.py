@@ -20,7 +20,7 @@ from pipelines.errors import UserError
 from pipelines.stage import StageContext
 from pipelines.stages import FINETUNING
 from pipelines.stages.dataset.items import validation_parts
-from pipelines.stages.dataset.stage import family_of, figures_of, read_items
+from pipelines.stages.dataset.stage import family_of, figures_of, read_items, read_train_groups
 from pipelines.stages.finetuning.settings import FinetuningSettings, split_of
 from pipelines.store import Artifact, Built, Draft
 from pipelines.tasks import Answers, Reading, TaskExamples
@@ -127,8 +127,9 @@ class Finetuning(Training):
         train = read_items(job.dataset, "train")
         assert settings.validation_items != "auto", "the stage resolves it before it trains"
         learned, validated = validation_parts(
-            train, self._family, settings.validation_items, settings.seed
-        )
+            train, self._family, settings.validation_items, settings.seed,
+            read_train_groups(job.dataset),
+        )  # fmt: skip
         if settings.patience is not None and not validated.rows:
             raise UserError(
                 "finetuning.patience needs validation items, and none can be set aside: too many "
