@@ -22,7 +22,7 @@ from pipelines.tasks.calibration import calibration_figures, confidence_report, 
 from pipelines.versions import versions_of
 
 REPORT_FILE: Final = "report.json"
-_BASELINES_VERSION = 3
+_BASELINES_VERSION = 4
 _ANSWERS_FILE = "answers.json"
 _PREFIX = "baseline/"
 logger = logging.getLogger(__name__)

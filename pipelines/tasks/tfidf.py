@@ -69,18 +69,21 @@ def class_probabilities(train: Items, asked: Items) -> np.ndarray:
 
 
 def label_sets(train: Items, heldout: Items) -> dict[str, list[list[str]]]:
-    """The labels that are more probable than not, each learned for itself."""
+    """The labels whose probability, each learned for itself, promises the best micro F1.
+
+    Of a linear model rare labels seldom reach one half, and with that it is no opponent.
+    """
 
     def answers(train: Items, unit: Unit) -> list[list[str]] | None:
         features = _text_features(train.rows, heldout.rows, unit)
         if features is None:
             return None
-        chosen = [
-            _chosen(*features, [label in item["labels"] for item in train.rows])
+        probabilities = np.stack([
+            _probabilities(*features, [label in item["labels"] for item in train.rows])
             for label in train.labels
-        ]
-        rows = np.array(chosen).reshape(len(train.labels), len(heldout.rows)).T
-        return [[train.labels[place] for place in np.flatnonzero(row)] for row in rows]
+        ], axis=1)  # fmt: skip
+        chosen = probabilities >= _threshold(probabilities)
+        return [[train.labels[place] for place in np.flatnonzero(row)] for row in chosen]
 
     return _by_unit(train, answers)
 
@@ -169,13 +172,23 @@ def _classifier() -> "LogisticRegression":
     return LogisticRegression(C=10, solver="lbfgs", max_iter=_STEPS, random_state=0)
 
 
-def _chosen(learned: Any, asked: Any, has_label: Sequence[bool]) -> np.ndarray:
-    """[N] bool; a label that all training items have, or none, is always or never chosen."""
+def _threshold(probabilities: np.ndarray) -> float:
+    """The probability from which on labels are given for the highest expected micro F1.
+
+    It is half of that F1 (Lipton, Elkan and Naryanaswamy, 2014), and asks for no labels.
+    """
+    falling = np.sort(probabilities, axis=None)[::-1]
+    given = np.arange(1, len(falling) + 1)
+    return float((2 * np.cumsum(falling) / (given + falling.sum())).max() / 2)
+
+
+def _probabilities(learned: Any, asked: Any, has_label: Sequence[bool]) -> np.ndarray:
+    """[N] of having the label; one that all training items have, or none, is certain."""
     if len(set(has_label)) < 2:
-        return np.full(asked.shape[0], has_label[0])
+        return np.full(asked.shape[0], float(has_label[0]))
     model = _classifier().fit(learned, has_label)
-    decided: np.ndarray = model.decision_function(asked) >= 0.0  # a probability of 0.5
-    return decided
+    probabilities: np.ndarray = model.predict_proba(asked)[:, 1]
+    return probabilities
 
 
 def _fitted_vectorizer(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipelines.tasks import FAMILIES, Answers, Items, family
+from pipelines.tasks import FAMILIES, Answers, Items, family, tfidf
 from tests.pipelines.tasks.letters import TASKS, parts
 
 # Single letters: what a bag of them knows, and what only their places or their kinds tell.
@@ -78,6 +78,19 @@ def test_a_family_has_baselines_that_its_scores_take(name: str) -> None:
         figures = task.figures(Answers(list(values), 0), heldout)
         assert figures[task.score] >= LEARNED.get(name, -1.0)
     assert task.guess
+
+
+def test_rare_labels_are_given_from_where_the_f1_of_what_is_drawn_is_best() -> None:
+    random = np.random.default_rng(0)
+    for rarity in (0.5, 2.0, 4.0):
+        probabilities = random.random((3000, 8)) ** rarity
+        are_there = random.random(probabilities.shape) < probabilities
+        scores = []
+        for least in (tfidf._threshold(probabilities), *np.arange(1, 100) / 100):
+            given = probabilities >= least
+            scores.append(2 * (given & are_there).sum() / (given.sum() + are_there.sum()))
+        assert scores[0] > max(scores) - 0.004
+    assert tfidf._threshold(np.eye(2)) == 0.5
 
 
 @pytest.mark.parametrize("name", ["classification", "multi_label", "regression"])
