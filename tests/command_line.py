@@ -1,10 +1,12 @@
 """`bertsmith` in a process of its own, as a person's shell starts it."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -41,6 +43,14 @@ def ended(process: "subprocess.Popen[str]", code: int = 0) -> str:
     assert process.returncode == code, output
     assert "Traceback" not in output
     return output
+
+
+def last_object(output: str) -> dict[str, Any]:
+    """The JSON object that a process printed last; Ray prints lines of its own around it."""
+    made: dict[str, Any] = json.loads(
+        [line for line in output.splitlines() if line.startswith("{")][-1]
+    )
+    return made
 
 
 def overrides(*settings: str) -> list[str]:

@@ -28,6 +28,7 @@ from pipelines.stages.pretraining import stage
 from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.stages.pretraining.stage import Pretraining, PretrainingJob
 from pipelines.store import ArtifactStore
+from tests.command_line import last_object
 
 ROOT = Path(__file__).parents[2]
 _HURRY_FILE = "hurry"
@@ -89,7 +90,7 @@ class Outcome:
         output, errors = driver.communicate(timeout=timeout)
         if driver.returncode:
             raise RuntimeError(f"the training run ended with {driver.returncode}: {errors[-5000:]}")
-        return cls(**json.loads(output.splitlines()[-1]))
+        return cls(**last_object(output))
 
     def losses(self) -> dict[int, float]:
         """The training loss after each logged step."""

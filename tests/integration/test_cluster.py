@@ -1,6 +1,5 @@
 """A head and two nodes that share nothing but `s3://`; one of them is lost in every part."""
 
-import json
 import os
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from typing import Any
 import boto3
 import pytest
 
+from tests.command_line import last_object
 from tests.integration.object_stores import BUCKET, keys_below, s3_server
 from tests.integration.raylets import Raylets, raylets
 from tests.integration.recorded_training import (
@@ -101,7 +101,7 @@ def data_stages(store: str, num_workers: int, **environment: str) -> "subprocess
 def made_by(driver: "subprocess.Popen[str]") -> dict[str, Any]:
     said, complaints = driver.communicate(timeout=600)
     assert driver.returncode == 0, complaints
-    made: dict[str, Any] = json.loads(said.splitlines()[-1])
+    made: dict[str, Any] = last_object(said)
     return made
 
 

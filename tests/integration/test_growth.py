@@ -1,6 +1,7 @@
 """A training run on a cluster without nodes: Ray's autoscaler brings them if asked."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,9 @@ from tests.waiting import wait_for
 pytestmark = pytest.mark.slow
 
 NUM_STEPS = 20
-LOOKING = "from pipelines.cluster import connect, nodes; connect(); print(len(nodes()) - 1)"
+LOOKING = (
+    "from pipelines.cluster import connect, nodes; connect(); print('nodes:', len(nodes()) - 1)"
+)
 
 
 def num_nodes(cluster: Raylets) -> int:
@@ -25,7 +28,8 @@ def num_nodes(cluster: Raylets) -> int:
         [sys.executable, "-c", LOOKING], text=True, capture_output=True, timeout=200, check=True,
         env={**os.environ, "PYTHONPATH": str(ROOT), **cluster.driver_env},
     )  # fmt: skip
-    return int(answer.stdout.splitlines()[-1])
+    # Ray prints its own lines around ours.
+    return int(re.findall(r"^nodes: (\d+)$", answer.stdout, re.MULTILINE)[0])
 
 
 def test_nodes_come_where_the_run_waits_for_them_and_go_again(

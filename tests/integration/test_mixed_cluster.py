@@ -1,6 +1,5 @@
 """A cluster of a small and a larger node: the ranks of a training run go where they fit."""
 
-import json
 import os
 import subprocess
 import sys
@@ -8,6 +7,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
+
+from tests.command_line import last_object
 
 pytestmark = pytest.mark.slow
 
@@ -119,7 +120,7 @@ def test_two_ranks_share_the_node_that_holds_them_and_six_are_refused(tmp_path: 
             env=environment | {"RAY_TMPDIR": ray_folder},
         )  # fmt: skip
     assert completed.returncode == 0, completed.stderr
-    told = json.loads(completed.stdout.splitlines()[-1])
+    told = last_object(completed.stdout)
     assert told["neighbour"], "a Ray of one's own must start beside another one"
     assert told["cpus"] == [1, 4]
     # Shared with the head's one CPU, each would have had a single thread.

@@ -16,6 +16,7 @@ import pytest
 from pipelines import cluster as cluster_module
 from pipelines.store import ArtifactStore
 from pipelines.versions import computing_versions, source_folders
+from tests.command_line import last_object
 
 pytestmark = pytest.mark.slow
 
@@ -123,7 +124,7 @@ def told(cluster: Cluster, store: Path, *, is_shipped: bool) -> dict:
         env=cluster.environment, cwd=cluster.environment["RAY_TMPDIR"],
     )  # fmt: skip
     assert completed.returncode == 0, completed.stderr
-    return json.loads(completed.stdout.splitlines()[-1])
+    return last_object(completed.stdout)
 
 
 def test_a_node_with_other_code_runs_what_the_driver_ships(cluster, tmp_path: Path) -> None:

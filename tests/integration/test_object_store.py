@@ -1,7 +1,6 @@
 """The data stages on a real S3 server: text read from it, artifacts kept on it."""
 
 import gzip
-import json
 import os
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.examples.stage import ExampleSettings, build_examples
 from pipelines.stages.vocabulary.stage import VocabularySettings, build_vocabulary
 from pipelines.store import ArtifactStore
+from tests.command_line import last_object
 from tests.integration.object_stores import s3_server
 from tests.pipelines.small_data import invented_text
 
@@ -79,7 +79,7 @@ def test_text_on_s3_becomes_artifacts_on_s3_with_the_same_bytes_as_locally(objec
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = last_object(done.stdout)
     assert found["built"] == found["reused"] == [True] * 3
     assert found["tokens"] > 4 * 10
     assert found["url"].startswith("s3://bertsmith/store/corpus/")

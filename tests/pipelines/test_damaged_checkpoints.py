@@ -1,6 +1,5 @@
 """A killed training run goes on from its newest whole checkpoint, and ends with the same bits."""
 
-import json
 import os
 import signal
 import subprocess
@@ -12,6 +11,7 @@ import fsspec
 import pytest
 
 from pipelines.store import Artifact
+from tests.command_line import last_object
 from tests.integration.object_stores import BUCKET, s3_server
 
 pytestmark = pytest.mark.slow
@@ -77,7 +77,7 @@ def undisturbed(
     store = str(tmp_path_factory.mktemp("undisturbed"))
     trained = train(store, small_examples, small_vocabulary, kill_at=1000)
     assert trained.returncode == 0, trained.stderr
-    return dict(json.loads(trained.stdout.splitlines()[-1])["files"])
+    return dict(last_object(trained.stdout)["files"])
 
 
 @pytest.mark.parametrize(("kind", "damage"), [("a folder", "a bit"), ("s3", "its end is gone")])
@@ -105,7 +105,7 @@ def test_a_killed_run_goes_on_from_the_newest_whole_one_and_ends_with_the_same_b
         resumed = train(store, small_examples, small_vocabulary, kill_at=1000)
         assert resumed.returncode == 0, resumed.stderr
         assert not [path for path in filesystem.find(root) if "/.work-" in path]
-    found = json.loads(resumed.stdout.splitlines()[-1])
+    found = last_object(resumed.stdout)
     assert found["resumed_from"] == [steps[0]]
     said = f"the checkpoint of step {steps[1]} is damaged (model/model.safetensors has "
     warnings = [note for note in found["notes"] if said in note and "the previous one" in note]

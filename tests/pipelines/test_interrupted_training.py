@@ -1,12 +1,13 @@
 """A training run whose caller is interrupted and lives on, as in a notebook."""
 
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.command_line import last_object
 
 pytestmark = pytest.mark.slow
 
@@ -80,7 +81,7 @@ def test_no_step_is_taken_after_the_interrupted_call_has_returned(tmp_path: Path
         env={key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"},
     )  # fmt: skip
     assert completed.returncode == 0, completed.stderr
-    told = json.loads(completed.stdout.splitlines()[-1])
+    told = last_object(completed.stdout)
     assert told["at_return"] > 0
     assert told["later"] == told["at_return"]
     assert not told["connected"]
