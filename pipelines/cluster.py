@@ -121,15 +121,16 @@ def connect() -> None:
 def _init(settings: Mapping[str, Any]) -> None:
     """Ray gives its node 30 seconds to start, and a busy machine may take longer: it tries again.
 
-    What the first try had started ends with this process.
+    What a late start leaves behind ends with this process.
     """
-    for left in reversed(range(_START_ATTEMPTS)):
+    for attempt in range(1, _START_ATTEMPTS + 1):
         try:
             ray.init(log_to_driver=False, logging_level=logging.ERROR, **settings)
             return
-        except Exception as error:
-            if not left or _LATE not in str(error):
+        except Exception as error:  # a bare one: its message alone says that the node is late
+            if _LATE not in str(error) or attempt == _START_ATTEMPTS:
                 raise
+            logger.warning("Ray's node did not start in time on this busy machine: starting again")
 
 
 def check_address(address: str) -> None:

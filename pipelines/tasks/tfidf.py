@@ -71,7 +71,8 @@ def class_probabilities(train: Items, asked: Items) -> np.ndarray:
 def label_sets(train: Items, heldout: Items) -> dict[str, list[list[str]]]:
     """The labels whose probability, each learned for itself, promises the best micro F1.
 
-    Of a linear model rare labels seldom reach one half, and with that it is no opponent.
+    Of a linear model rare labels seldom reach one half, and with that it is no opponent. From which
+    probability on they are given follows from those of all texts that are asked, not from labels.
     """
 
     def answers(train: Items, unit: Unit) -> list[list[str]] | None:

@@ -79,10 +79,10 @@ def test_text_on_s3_becomes_artifacts_on_s3_with_the_same_bytes_as_locally(objec
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    found = last_object(done.stdout)
-    assert found["built"] == found["reused"] == [True] * 3
-    assert found["tokens"] > 4 * 10
-    assert found["url"].startswith("s3://bertsmith/store/corpus/")
+    outcome = last_object(done.stdout)
+    assert outcome["built"] == outcome["reused"] == [True] * 3
+    assert outcome["tokens"] > 4 * 10
+    assert outcome["url"].startswith("s3://bertsmith/store/corpus/")
     listing = client.list_objects_v2(Bucket="bertsmith", Prefix="store/")["Contents"]
     assert not [each["Key"] for each in listing if ".work" in each["Key"]]
 
@@ -92,7 +92,7 @@ def test_text_on_s3_becomes_artifacts_on_s3_with_the_same_bytes_as_locally(objec
     )
     local = build_chain(str(folder), context)
     # Everything but example shards, whose schema names the vocabulary's fingerprint.
-    for artifact, digests in list(zip(local, found["digests"], strict=True))[:2]:
+    for artifact, digests in list(zip(local, outcome["digests"], strict=True))[:2]:
         assert {name: each.sha256 for name, each in artifact.manifest.files.items()} == digests
 
 

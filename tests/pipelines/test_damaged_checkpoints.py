@@ -61,10 +61,10 @@ def whole_checkpoints(filesystem: fsspec.AbstractFileSystem, store: str) -> list
     before: list[str] = []
     for _ in range(60):
         time.sleep(2)
-        found = sorted(filesystem.find(store))
-        if found and found == before:
+        files = sorted(filesystem.find(store))
+        if files and files == before:
             break
-        before = found
+        before = files
     ends = "/checksums.json"
     return sorted(path.removesuffix(ends) for path in before if path.endswith(ends))
 
@@ -105,9 +105,9 @@ def test_a_killed_run_goes_on_from_the_newest_whole_one_and_ends_with_the_same_b
         resumed = train(store, small_examples, small_vocabulary, kill_at=1000)
         assert resumed.returncode == 0, resumed.stderr
         assert not [path for path in filesystem.find(root) if "/.work-" in path]
-    found = last_object(resumed.stdout)
-    assert found["resumed_from"] == [steps[0]]
+    outcome = last_object(resumed.stdout)
+    assert outcome["resumed_from"] == [steps[0]]
     said = f"the checkpoint of step {steps[1]} is damaged (model/model.safetensors has "
-    warnings = [note for note in found["notes"] if said in note and "the previous one" in note]
+    warnings = [note for note in outcome["notes"] if said in note and "the previous one" in note]
     assert len(warnings) == 1
-    assert found["files"] == undisturbed
+    assert outcome["files"] == undisturbed
