@@ -100,7 +100,7 @@ def _lineage(run: Run, *, with_task: bool) -> dict[str, Artifact]:
 
 
 def _show(run: Run) -> None:
-    """Masked words that the encoder fills and answers of the task model, for the report."""
+    """Masked words that the encoder fills, for the report."""
     made, report = run.artifacts, run.report
     if "corpus" in made:
         report.filled_masks = run.stage(

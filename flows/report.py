@@ -156,7 +156,7 @@ def _next_commands(report: RunReport) -> Iterator[str]:
     home = f" --home {shlex.quote(named)}" if named else ""
     for model in report.models:
         question = "fill-mask 'This is a [MASK].'" if model.kind == "encoder" else "predict"
-        yield f"    bertsmith {question} --model {model.name}{home}"
+        yield f"    bertsmith {question} --model {model.reference}{home}"
     yield f"    bertsmith models{home}"
     page = report.flow_run_url
     yield f"This run's page: {page}" if page else f"    bertsmith up{home}"

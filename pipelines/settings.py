@@ -97,7 +97,8 @@ _Count = Annotated[int, Field(ge=1, le=4096)]
 
 
 class RuntimeSettings(Settings):
-    """Store, tracker and workers. None of these changes what an artifact is made from.
+    """Store, tracker and workers. None of these changes what an artifact is made from but
+    `device` and `precision`, which are part of the names of trained ones.
 
     How many workers share a training run shows in the rounding of its weights: sums have another
     order, and with `exchange_dtype="bf16"` gradients are rounded where there are two or more.

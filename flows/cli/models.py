@@ -2,7 +2,7 @@
 
 import csv
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Literal
@@ -23,6 +23,7 @@ from flows.cli.options import (
     registry_of,
     runtime_of,
     say,
+    say_note,
     tracker_of,
 )
 from flows.cli.run import as_overrides, labelled_source
@@ -149,6 +150,15 @@ def evaluate(
             show_default=False,
         ),
     ] = 0,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="dataset.source.KEY=VALUE",
+            help="How --labels is read, as in dataset.source.encoding=cp1252; repeatable.",
+        ),
+    ] = None,
+    store: Store = None,
     home: Home = None,
     as_json: AsJson = False,
 ) -> None:
@@ -161,6 +171,9 @@ def evaluate(
     """
     if Path(labels).is_dir() and not split:
         raise UserError(f"{labels} is a dataset: name the split to evaluate with --split")
+    for override in overrides or ():
+        if not override.startswith("dataset.source."):
+            raise UserError(f"--set {override} is not about --labels; set dataset.source.KEY=VALUE")
     columns = (text_column, second_text_column, label_column)
     settings: dict[str, object] = {
         "dataset.source": labelled_source(labels, None, *columns),
@@ -169,17 +182,18 @@ def evaluate(
     target = Path(f"{Path(labels).stem}-suspects.csv")
     if num_suspects and target.exists():
         raise UserError(f"{target} exists; move it away first")
-    reference = named(model, home)
+    reference = named(model, home, store)
     tracker = tracker_of(home) if is_folder(reference) else registry_of(home)
     from pipelines.predict.model_evaluation import SUSPECT_COLUMNS, evaluate_file
     from pipelines.recipes.files import read_recipe
     from pipelines.stages.dataset.settings import LabelledDataset, LabelledFile
 
-    source = read_recipe("own-encoder", as_overrides(settings)).dataset.source
+    changes = [*as_overrides(settings), *(overrides or ())]
+    source = read_recipe("own-encoder", changes).dataset.source
     assert isinstance(source, LabelledFile | LabelledDataset)
-    store = context_of(home).store
+    artifacts = context_of(home, store).store
     figures, report = evaluate_file(
-        tracker, reference, source, store, slice_column or "", num_suspects
+        tracker, reference, source, artifacts, slice_column or "", num_suspects
     )
     say(f"model: {model_address(report['model'])}")
     if num_suspects:
@@ -299,7 +313,7 @@ def import_folder(
             raise UserError("--name registers models, and this is a vocabulary; leave it out")
         check_tracker(runtime_of(home, store))
         say(f"reading {path}")
-    context = context_of(home, store)
+    context = replace(context_of(home, store), observe=say_note)
     artifact = exchange.import_path(path, context, head=head, lowercase=is_uncased)
     state = "already in the store" if artifact.reused else "imported into the store"
     print(f"{artifact.kind}/{artifact.fingerprint}: {state}", flush=True)
@@ -330,7 +344,7 @@ def export_version(
     pooling: Annotated[
         str | None,
         typer.Option(
-            help="mean, cls, max or mean_sqrt_len: the encoder alone, for sentence-transformers. "
+            help="mean or cls: the encoder alone, for sentence-transformers. "
             "[default: as the model itself says]",
             show_default=False,
         ),

@@ -131,7 +131,13 @@ def registry_of(home: Path | None) -> "Tracker":
     return tracker
 
 
-def named(model: str, home: Path | None) -> str:
+def say_note(progress: "Progress") -> None:
+    """Print what an observer of a stage is told for people."""
+    if progress.note:
+        say(progress.note)
+
+
+def named(model: str, home: Path | None, store: str | None = None) -> str:
     """`--model` as the registry's look-ups take it: a registered name, or a folder of ours.
 
     A fingerprint becomes the folder of its artifact; a published BERT is imported into the store
@@ -141,11 +147,7 @@ def named(model: str, home: Path | None) -> str:
         raise UserError("--model is empty; name a model or a folder")
     from pipelines.registry.package import local_model
 
-    def say_note(progress: "Progress") -> None:
-        if progress.note:
-            say(progress.note)
-
-    return local_model(model, replace(context_of(home), observe=say_note))
+    return local_model(model, replace(context_of(home, store), observe=say_note))
 
 
 def newest_at(home: Path | None, kind: str) -> str:

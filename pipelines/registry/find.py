@@ -91,6 +91,11 @@ def find_source(client: "MlflowClient", name: str, source: str) -> "ModelVersion
     """The version that an alias or a version number names; raises as `find_model` does."""
     ask = client.get_model_version if source.isdigit() else client.get_model_version_by_alias
     version = if_there(ask, name, source)
+    if version is None and if_there(client.get_registered_model, name) is not None:
+        raise UserError(
+            f"no version of {name} has the alias or number {source!r}; name one that "
+            f"`bertsmith models` lists, such as {name}/1"
+        )
     if version is None:
         raise UserError(
             f"the registry has no model {name!r} with the alias or version {source!r}, and there "

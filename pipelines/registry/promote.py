@@ -97,6 +97,9 @@ def move_alias(tracker: Tracker, promotion: Promotion) -> Promotion:
     if moves and promotion.is_rollback:
         left = client.get_model_version(name, str(previous))
         client.set_registered_model_tag(name, rolled_back_tag(left, alias), reason)
+        client.set_model_version_tag(
+            name, number, f"{tag}.reason", f"version {previous} was rolled back: {reason}"
+        )
     elif moves and previous:
         client.set_model_version_tag(name, number, f"{tag}.previous", str(previous))
     if not promotion.is_rollback and undone in client.get_registered_model(name).tags:

@@ -2,7 +2,8 @@
 
 The stages of labelled items, fine-tuning and evaluation know a family by what `TaskFamily` names,
 and by nothing else. A person's own task is a file with a class, named by its path: `rows` makes a
-family of it. What several families share is in `encoding`, `scoring` and `tfidf`.
+family of it. What several families share is in modules of its own, such as
+`encoding`, `scoring`, `calibration` and `tfidf`.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -181,6 +181,12 @@ def test_a_registered_classifier_is_evaluated_on_a_labelled_file(
     assert "networkx" in said
     assert run([*command, "--labels", str(dataset), "--label-column", "genre"]) == MISTAKE
     assert "genre" in capsys.readouterr().err
+    dataset.write_bytes("text;label\nReturn the “sum”.;numpy\n".encode("cp1252"))
+    reading = ["--set", "dataset.source.encoding=cp1252", "--set", "dataset.source.delimiter=;"]
+    assert run([*command, "--labels", str(dataset)]) == MISTAKE
+    assert run([*command, "--labels", str(dataset), *reading]) == DONE
+    assert run([*command, "--labels", str(dataset), "--set", "finetuning.seed=1"]) == MISTAKE
+    assert "is not about --labels" in capsys.readouterr().err
 
 
 def test_a_version_is_promoted_under_another_alias(whole_run: WholeRun) -> None:

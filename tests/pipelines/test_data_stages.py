@@ -14,6 +14,7 @@ import pytest
 from pipelines.errors import UserError
 from pipelines.settings import RuntimeSettings
 from pipelines.stage import Progress, StageContext
+from pipelines.stages.corpus.extraction import NO_TEXT
 from pipelines.stages.corpus.settings import CleaningSettings, CorpusSettings, TextFiles
 from pipelines.stages.corpus.stage import build_corpus
 from pipelines.stages.examples.stage import ExampleSettings, build_examples
@@ -176,6 +177,17 @@ def test_rows_without_text_are_told_or_refused(tmp_path, small_context, caplog):
         with pytest.raises(UserError, match=message) if message else nullcontext():
             build_corpus(settings, small_context)
         assert ("5 rows without text in 'text' are left out" in caplog.text) == (message is None)
+
+
+def test_files_without_text_are_warned_of(tmp_path, small_context, caplog):
+    for number in range(60):
+        page = f"<html><body><p>{invented_text(number, 8)}</p></body></html>"
+        (tmp_path / f"{number}.html").write_text(page)
+    (tmp_path / "frame.html").write_text("<html><body><nav>Home</nav></body></html>")
+    source = TextFiles(paths=(str(tmp_path / "*.html"),))
+    statistics = build_corpus(CorpusSettings(sources=(source,)), small_context).statistics
+    assert "1 HTML and PDF files without text, such as scans are left out" in caplog.text
+    assert statistics["dropped"] == {NO_TEXT: 1}
 
 
 def test_stray_blank_lines_are_refused_and_not_taken_for_the_ends_of_documents(

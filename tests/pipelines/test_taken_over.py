@@ -48,6 +48,13 @@ def test_a_folder_that_says_its_case_is_taken_as_it_is(
         build_vocabulary(missing, small_corpus, small_context)
 
 
+def test_a_vocab_txt_is_imported_first_since_it_does_not_say_its_case(
+    listed, small_corpus, small_context
+):
+    with pytest.raises(UserError, match=r"bertsmith import .*vocab.txt --uncased` \(or --cased\)"):
+        build_vocabulary(VocabularySettings(tokenizer=str(listed)), small_corpus, small_context)
+
+
 def test_settings_that_contradict_each_other_are_refused():
     with pytest.raises(UserError, match="both say which vocabulary"):
         read_recipe("demo", ["vocabulary.tokenizer=x", "vocabulary.encoder=y"])

@@ -25,6 +25,7 @@ OTHER_ENCODING: Final = "HTML files that are not in the encoding they declare, o
 NO_TEXT: Final = "HTML and PDF files without text, such as scans"
 UNREADABLE_PDF: Final = "PDF files that are damaged or ask for a password"
 DAMAGED_PAGES: Final = "PDF pages that are damaged"
+UNREADABLE: Final = (OTHER_ENCODING, NO_TEXT, UNREADABLE_PDF, DAMAGED_PAGES)
 _NO_PROSE: Final = ("nav", "header", "footer", "aside", "pre", "button", "select", "dialog")
 _CHARSET: Final = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
 _DECLARED_IN_BYTES: Final = 4096

@@ -287,7 +287,9 @@ def libraries_of(files: Iterable[InputFile]) -> set[str]:
 def _expand_all(paths: Sequence[str]) -> list[str]:
     """The files that `paths` name, each once; raises UserError where there are none."""
     if not paths:
-        raise UserError("a source of files needs at least one path; set `paths`")
+        raise UserError(
+            "a source of files needs at least one path; name files with --corpus, or set `paths`"
+        )
     return list(dict.fromkeys(file for path in paths for file in expand(path)))
 
 

@@ -23,6 +23,7 @@ from pipelines.errors import UserError, redacted
 from pipelines.stage import StageContext
 from pipelines.stages import CORPUS
 from pipelines.stages.corpus.cleaning import split_sentences
+from pipelines.stages.corpus.extraction import UNREADABLE
 from pipelines.stages.corpus.selection import (
     KEY_TYPE,
     NUM_HASHES,
@@ -155,12 +156,13 @@ class _ScreenedFile:
 
 
 def _check_rows(dropped: Mapping[str, int], statistics: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raise UserError where most rows of tables had no text; say so where some had none."""
+    """Raise UserError where most rows of tables had no text; warn of files and rows without."""
     documents = sum(part["documents"] for part in statistics.values())
     for reason, count in dropped.items():
-        if not reason.startswith(WITHOUT_TEXT):
+        is_of_rows = reason.startswith(WITHOUT_TEXT)
+        if not is_of_rows and reason not in UNREADABLE:
             continue
-        if count > documents:
+        if is_of_rows and count > documents:
             raise UserError(
                 f"{count:,} {reason}, beside {documents:,} documents; name the column with the "
                 "text as text_field (--corpus-column), or leave these rows out"

@@ -13,7 +13,9 @@ from pipelines.tasks import FAMILIES, family_module, family_title, is_own
 class CorpusSourceLabels(Settings):
     """Tell from which source a document of the corpus comes."""
 
-    kind: Literal["corpus_source"] = "corpus_source"
+    kind: Literal["corpus_source"] = Field(
+        default="corpus_source", description="Kind of the source."
+    )
     max_train_documents: int = Field(
         default=20_000, ge=2, description="At most so many training documents are used."
     )
@@ -79,7 +81,9 @@ class LabelledColumns(Settings):
 class _FilePlace(Settings):
     """Comes before the columns in a form, as do all bases named after them."""
 
-    kind: Literal["labelled_file"] = "labelled_file"
+    kind: Literal["labelled_file"] = Field(
+        default="labelled_file", description="Kind of the source."
+    )
     path: Uri = Field(
         default="",
         description="CSV, TSV, JSONL or Parquet file (may be compressed), or an fsspec URL; "
@@ -100,7 +104,7 @@ class LabelledFile(TableSettings, LabelledColumns, _FilePlace):
 
 
 class _DatasetPlace(Settings):
-    kind: Literal["hugging_face"] = "hugging_face"
+    kind: Literal["hugging_face"] = Field(default="hugging_face", description="Kind of the source.")
     dataset: Uri = Field(
         default="",
         description="Name on the hub, or a local folder: as `save_to_disk` writes it, or with data "
@@ -131,7 +135,7 @@ class LabelledDataset(LabelledColumns, _DatasetPlace):
 class NoLabels(Settings):
     """Fine-tune nothing: the encoder alone is registered."""
 
-    kind: Literal["none"] = "none"
+    kind: Literal["none"] = Field(default="none", description="Kind of the source.")
 
 
 LabelSource = Annotated[

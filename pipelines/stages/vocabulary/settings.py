@@ -49,9 +49,9 @@ class VocabularySettings(Settings):
     tokenizer: str | None = Field(
         default=None,
         min_length=1,
-        description="Use this vocabulary and learn none: a folder with a tokenizer, a vocab.txt, "
-        "or the fingerprint of one in the store (from `bertsmith import`, with --cased or "
-        "--uncased if no file says which); empty: learned or the encoder's.",
+        description="Use this vocabulary and learn none: a folder with a tokenizer that says "
+        "whether it is uncased, or the fingerprint of a vocabulary in the store (`bertsmith import "
+        "vocab.txt --cased` prints one); empty: learned or the encoder's.",
     )
 
     def named(self) -> dict[str, Any]:

@@ -252,7 +252,7 @@ def import_vocabulary(
 
 
 def _taken_over(reference: str, context: StageContext) -> Artifact:
-    """The vocabulary that `reference` names: a fingerprint of the store, a folder or a vocab.txt.
+    """The vocabulary that `reference` names: a fingerprint of the store, or a folder.
 
     Raises UserError where there is none.
     """
@@ -260,11 +260,16 @@ def _taken_over(reference: str, context: StageContext) -> Artifact:
         vocabulary = context.store.find(VOCABULARY.kind, reference)
         if vocabulary is not None:
             return vocabulary
-    elif reference.strip() and Path(reference).exists():
+    elif reference.strip() and Path(reference).is_dir():
         return import_vocabulary(reference, context)
+    elif Path(reference).is_file():
+        raise UserError(
+            f"{reference} does not say whether it is uncased; type `bertsmith import {reference} "
+            "--uncased` (or --cased), and set vocabulary.tokenizer to the fingerprint it prints"
+        )
     raise UserError(
-        f"vocabulary.tokenizer={reference} does not exist; name a folder with a tokenizer, a "
-        f"vocab.txt or the fingerprint of a vocabulary in the store {context.store.url}"
+        f"vocabulary.tokenizer={reference} does not exist; name a folder with a tokenizer or the "
+        f"fingerprint of a vocabulary in the store {context.store.url}"
     )
 
 

@@ -93,7 +93,7 @@ def test_what_cannot_be_done_is_refused_before_anything_begins(
     for command, sentence in (
         (["rollback", "encoder", "--alias", "latest"], "keeps `latest` and numbers"),
         (["rollback", "nobody"], "no version of nobody was champion before"),
-        (["promote", "encoder", "--version", "9"], "no model 'encoder' with"),
+        (["promote", "encoder", "--version", "9"], "no version of encoder has the alias or number"),
         (["promote", "encoder", "--version", "4"], "has not repeated its logged score"),
         (["promote", "encoder", "--to", "v3"], "keeps `latest` and numbers"),
     ):
@@ -126,6 +126,9 @@ def test_models_lists_versions_and_says_why_one_is_champion(
     rows = json.loads(capsys.readouterr().out)
     assert [row["version"] for row in rows] == [3, 2, 1]
     assert rows[0]["promoted"] == {"champion": "reason 3"}
+    choose(three, "encoder", PREVIOUS, "wrong on long texts")
+    assert run(["models"]) == DONE
+    assert "champion: version 3 was rolled back: wrong on long texts" in capsys.readouterr().out
 
 
 def test_one_model_is_shown_in_full(models: Models, home: Path, capsys: pytest.CaptureFixture[str]):
