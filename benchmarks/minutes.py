@@ -5,8 +5,8 @@
 Four tasks of 600 to 2,000 training items, and 1,300 to 5,000 held out, so that a difference of a
 point is not chance; one published encoder, one training run at a time with all cores. SST-2 holds
 phrases: held-out ones share no four successive words with a training item. `recipe` takes the
-settings of the recipe `own-encoder`; `half` half its epochs; `frozen` keeps the embeddings and the
-lower third of the layers as they are; `Trainer` is `transformers`' with its defaults (3 epochs, 8
+settings of the recipe `own-encoder`; `half` half its epochs; `embeddings` keeps the embeddings as they
+are, `frozen` the lower third of the layers, too; `Trainer` is `transformers`' with its defaults (3 epochs, 8
 items a step, 5e-5, float32, linear decay) and dynamic padding. Times are those of training alone,
 for all sides. What exists in `--folder` is not trained again.
 """
@@ -46,7 +46,7 @@ TASKS = {
     "SST-2": (2000, 5000), "SMS": (2000, 3000), "WNUT-17": (2000, 3000), "film reviews": (600, 2000)
 }  # fmt: skip
 RUN_OF_WORDS = 4
-WAYS = ("recipe", "half", "frozen", "Trainer")
+WAYS = ("recipe", "half", "embeddings", "frozen", "Trainer")
 
 
 class Outcome(NamedTuple):
@@ -94,6 +94,7 @@ def ours(
     changes: dict[str, Any] = {
         "recipe": {},
         "half": {"num_epochs": epochs / 2},
+        "embeddings": {"freeze_embeddings": True},
         "frozen": {"freeze_embeddings": True, "freeze_layers": num_layers // 3},
     }[way]
     settings = FinetuningSettings.model_validate({**changes, "seed": seed})
@@ -191,7 +192,9 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("build/minutes"))
     parser.add_argument("--only", type=lambda names: names.split(","), default=list(TASKS))
     parser.add_argument("--ways", type=lambda names: names.split(","), default=list(WAYS))
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument(
+        "--seeds", type=lambda seeds: [int(n) for n in seeds.split(",")], default=[0, 1, 2]
+    )
     arguments = parser.parse_args()
     context, encoder = opened(arguments.folder, arguments.encoder)
     kept = arguments.folder / "trainer.csv"  # of the Trainer's runs
@@ -202,9 +205,9 @@ def main() -> None:
                 known[name, number] = Outcome(float(score), float(seconds))
     connect()
     lines = [
-        f"{arguments.description or arguments.encoder.name}; mean and standard deviation of "
-        f"{arguments.seeds} seeds of the main score on the held-out items, in percent, and the "
-        "median time of one training run.",
+        f"{arguments.description or arguments.encoder.name}; seeds {arguments.seeds}: mean and "
+        "standard deviation of the main score on the held-out items, in percent, and the median "
+        "time of one training run.",
         "",
         f"| task, training items, held out | {' | '.join(arguments.ways)} |",
         f"|---|{'---|' * len(arguments.ways)}",
@@ -215,7 +218,7 @@ def main() -> None:
         cells = []
         for way in arguments.ways:
             outcomes = []
-            for seed in range(arguments.seeds):
+            for seed in arguments.seeds:
                 if way != "Trainer":
                     outcomes.append(ours(way, seed, dataset, encoder, context))
                     continue

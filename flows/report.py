@@ -89,13 +89,17 @@ def figure_rows(report: RunReport) -> list[tuple[str, str, str]]:
 
 def _of_encoder(statistics: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     is_causal = "eval/clm_accuracy" in statistics
-    objective, tokens = ("clm", "next tokens") if is_causal else ("mlm", "masked tokens")
+    objective, tokens = ("clm", "next-token") if is_causal else ("mlm", "masked-token")
     rows = []
     for title, metric, guess in (
-        (f"{tokens}, held-out", f"{objective}_accuracy", "most frequent token"),
-        ("of these, content words", f"{objective}_accuracy/content", "most frequent of them"),
-        ("perplexity of these", f"{objective}_perplexity", "token frequencies"),
-        ("next sentence, held-out", "nsp_accuracy", "majority class"),
+        (f"{tokens} accuracy", f"{objective}_accuracy", "most frequent token"),
+        (
+            f"{tokens} accuracy, content words",
+            f"{objective}_accuracy/content",
+            "most frequent of them",
+        ),
+        (f"{tokens} perplexity", f"{objective}_perplexity", "token frequencies"),
+        ("next-sentence accuracy", "nsp_accuracy", "majority class"),
     ):
         style = ",.4g" if metric.endswith("perplexity") else ".1%"
         if f"eval/{metric}" in statistics:

@@ -27,7 +27,7 @@ _INCHES = (5.2, 3.2)  # of one panel
 _MOST_CLASSES = 40  # of a matrix that can be read
 _WORD = re.compile(r"[^\W\d_]{4,}")
 _WORDS_OF_A_SENTENCE = range(8, 17)  # long enough to give a hint, short enough for one line
-_EXAMPLES = 3
+_EXAMPLES = 8
 _CANDIDATES = 4
 
 

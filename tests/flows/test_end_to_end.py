@@ -110,13 +110,13 @@ def test_the_screen_shows_the_report_without_control_characters_in_a_pipe(
     said = capsys.readouterr().out
     assert "\x1b" not in said
     for words in (
-        "# small:", "built", "masked tokens, held-out", "most frequent token", ", predicted: ",
+        "# small:", "built", "masked-token accuracy", "most frequent token", ", predicted: ",
         "models:/bertsmith-encoder/1", f"bertsmith models --home '{whole_run.home}'",
         "not better than the token-frequency baseline", "majority class ",
         "TF-IDF of characters ", "same budget from random weights ",
     ):  # fmt: skip
         assert words in said
-    assert said.count("  - was `") == 3
+    assert said.count("  - was `") == 8
 
 
 def test_a_second_run_builds_nothing_registers_nothing_new_and_moves_no_alias(
@@ -134,7 +134,7 @@ def test_a_second_run_builds_nothing_registers_nothing_new_and_moves_no_alias(
     assert [model.version for model in report.models] == [1, 1]
     assert not [record for record in report.records if record.name.startswith("verification")]
     assert report.promotions == []
-    assert len(report.filled_masks) == 3  # of the run's own version, whatever the aliases say
+    assert len(report.filled_masks) == 8  # of the run's own version, whatever the aliases say
 
 
 def test_another_mask_rate_rebuilds_the_examples_alone(whole_run: WholeRun) -> None:

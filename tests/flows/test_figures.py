@@ -9,23 +9,20 @@ from pipelines.recipes.recipe import Recipe
 from pipelines.store import ArtifactStore, Built
 
 
-@pytest.mark.parametrize(
-    ("metric", "name"),
-    [("mlm_accuracy", "masked tokens, held-out"), ("clm_accuracy", "next tokens, held-out")],
-)
+@pytest.mark.parametrize(("objective", "name"), [("mlm", "masked-token"), ("clm", "next-token")])
 def test_an_encoder_is_judged_by_what_it_was_trained_for(
-    tmp_path: Path, metric: str, name: str
+    tmp_path: Path, objective: str, name: str
 ) -> None:
-    figures = {f"eval/{metric}": 0.5, f"baseline/{metric}": 0.1}
-    perplexity = metric.replace("accuracy", "perplexity")
+    accuracy, perplexity = f"{objective}_accuracy", f"{objective}_perplexity"
+    figures = {f"eval/{accuracy}": 0.5, f"baseline/{accuracy}": 0.1}
     figures |= {f"eval/{perplexity}": 12.3456, f"baseline/{perplexity}": 1234.5}
     encoder = ArtifactStore(tmp_path / "store").get_or_build(
         "encoder", version=1, settings={}, inputs={}, build=lambda draft: Built([], figures)
     )
     record = StageRecord("pretraining", encoder, seconds=1.0)
     assert figure_rows(RunReport("end-to-end", Recipe(), records=[record])) == [
-        (name, "50.0%", "most frequent token 10.0%"),
-        ("perplexity of these", "12.35", "token frequencies 1,234"),
+        (f"{name} accuracy", "50.0%", "most frequent token 10.0%"),
+        (f"{name} perplexity", "12.35", "token frequencies 1,234"),
     ]
 
 

@@ -176,7 +176,9 @@ def test_rows_without_text_are_told_or_refused(tmp_path, small_context, caplog):
         caplog.clear()
         with pytest.raises(UserError, match=message) if message else nullcontext():
             build_corpus(settings, small_context)
-        assert ("5 rows without text in 'text' are left out" in caplog.text) == (message is None)
+        assert ("left out of the corpus: 5 rows without text in 'text'" in caplog.text) == (
+            message is None
+        )
 
 
 def test_files_without_text_are_warned_of(tmp_path, small_context, caplog):
@@ -186,7 +188,7 @@ def test_files_without_text_are_warned_of(tmp_path, small_context, caplog):
     (tmp_path / "frame.html").write_text("<html><body><nav>Home</nav></body></html>")
     source = TextFiles(paths=(str(tmp_path / "*.html"),))
     statistics = build_corpus(CorpusSettings(sources=(source,)), small_context).statistics
-    assert "1 HTML and PDF files without text, such as scans are left out" in caplog.text
+    assert f"left out of the corpus: 1 {NO_TEXT}" in caplog.text
     assert statistics["dropped"] == {NO_TEXT: 1}
 
 

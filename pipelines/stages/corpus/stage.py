@@ -167,7 +167,7 @@ def _check_rows(dropped: Mapping[str, int], statistics: Mapping[str, Mapping[str
                 f"{count:,} {reason}, beside {documents:,} documents; name the column with the "
                 "text as text_field (--corpus-column), or leave these rows out"
             )
-        logger.warning("%s %s are left out of the corpus", f"{count:,}", reason)
+        logger.warning("left out of the corpus: %s %s", f"{count:,}", reason)
 
 
 def _screen(settings: CorpusSettings, work: Workspace, shard_bytes: int, part: Part) -> list[str]:
