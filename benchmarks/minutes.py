@@ -5,10 +5,10 @@
 Four tasks of 600 to 2,000 training items, and 1,300 to 5,000 held out, so that a difference of a
 point is not chance; one published encoder, one training run at a time with all cores. SST-2 holds
 phrases: held-out ones share no four successive words with a training item. `recipe` takes the
-settings of the recipe `own-encoder`; `half` half its epochs; `embeddings` keeps the embeddings as they
-are, `frozen` the lower third of the layers, too; `Trainer` is `transformers`' with its defaults (3 epochs, 8
-items a step, 5e-5, float32, linear decay) and dynamic padding. Times are those of training alone,
-for all sides. What exists in `--folder` is not trained again.
+settings of the recipe `own-encoder`; `half` half its epochs; `embeddings` keeps the embeddings as
+they are, `frozen` the lower third of the layers, too; `Trainer` is `transformers`' with defaults
+(3 epochs, 8 items a step, 5e-5, float32, linear decay) and dynamic padding. Times are those of
+training alone, for all sides. What exists in `--folder` is not trained again.
 """
 
 import argparse
@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +34,7 @@ from benchmarks.tasks import DATA
 from bert_core.training.state import load_model
 from pipelines.cluster import connect, disconnect
 from pipelines.io.conll import tagged_sentences
+from pipelines.settings import RuntimeSettings
 from pipelines.stage import StageContext
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset, read_items
@@ -197,6 +199,8 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     context, encoder = opened(arguments.folder, arguments.encoder)
+    runtime = RuntimeSettings(training_workers="auto")  # as the commands do
+    context = replace(context, runtime=runtime)
     kept = arguments.folder / "trainer.csv"  # of the Trainer's runs
     known: dict[tuple[str, str], Outcome] = {}
     if kept.exists():

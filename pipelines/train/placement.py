@@ -24,8 +24,8 @@ logger = logging.getLogger(__name__)
 
 Node = Mapping[str, float]  # its resources, as Ray counts them: {"CPU": 64.0, "GPU": 8.0}
 
-# Sizes that CPUs train fastest with one rank of one thread on each core: docs/decisions/0012.
-SINGLE_THREADED_SIZES = frozenset({"tiny", "mini", "small"})
+# That of BERT-small: docs/decisions/0012.
+_LARGEST_ON_ONE_THREAD = 4 * 512**2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +92,11 @@ def resolve_device(precision: Precision, context: StageContext) -> tuple[Arithme
     # trained on another.
     device = "gpu" if use_gpu else "cpu"
     return arithmetic, replace(context, runtime=runtime.model_copy(update={"device": device}))
+
+
+def is_single_threaded(num_layers: int, hidden_size: int) -> bool:
+    """Whether CPUs train an encoder of this size fastest with a rank of one thread on each core."""
+    return num_layers * hidden_size**2 <= _LARGEST_ON_ONE_THREAD
 
 
 def place_workers(

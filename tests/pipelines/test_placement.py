@@ -11,7 +11,13 @@ from pipelines.settings import RuntimeSettings
 from pipelines.stage import StageContext
 from pipelines.store import ArtifactStore
 from pipelines.train import placement
-from pipelines.train.placement import Arithmetic, Placement, place_workers, resolve_device
+from pipelines.train.placement import (
+    Arithmetic,
+    Placement,
+    is_single_threaded,
+    place_workers,
+    resolve_device,
+)
 from pipelines.train.settings import BatchSplit, check_ranks
 
 LAPTOP = [{"CPU": 2.0}]
@@ -58,6 +64,14 @@ def test_ranks_are_placed(ranks, nodes, split, small, expected, monkeypatch):
     assert place_workers(ranks, nodes, split, one_thread_each=small) == Placement(
         num_workers=num_workers, cpus=cpus, use_gpu=use_gpu
     )
+
+
+@pytest.mark.parametrize(
+    ("num_layers", "hidden_size", "expected"),
+    [(2, 128, True), (4, 512, True), (6, 384, True), (8, 512, False), (6, 768, False)],
+)
+def test_encoders_up_to_bert_small_get_a_rank_a_core(num_layers, hidden_size, expected):
+    assert is_single_threaded(num_layers, hidden_size) == expected
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, cast
 import numpy as np
 
 from bert_core.batch import Batch, LabelledBatch
-from bert_core.config import EncoderConfig, size_of
+from bert_core.config import EncoderConfig
 from bert_core.model.catalogue import Model, TrainableModel, count_parameters
 from bert_core.model.preparation import freeze, resize_positions
 from bert_core.model.rows import CODE_FILE
@@ -29,7 +29,7 @@ from pipelines.train.checkpoint import MODEL_FILES, CheckpointFolder, publish_mo
 from pipelines.train.imported import config_of
 from pipelines.train.launch import launched
 from pipelines.train.metrics import best_step, finish_run, open_run, training_statistics
-from pipelines.train.placement import SINGLE_THREADED_SIZES, resolve_device
+from pipelines.train.placement import is_single_threaded, resolve_device
 from pipelines.train.ranks import means_over_ranks, rank_and_world_size, sum_over_ranks
 from pipelines.train.worker import Training, TrainingJob
 
@@ -53,12 +53,13 @@ def train_task_model(
     Statistics: the family's held-out figures, those of the trivial baseline beside them.
     """
     arithmetic, context = resolve_device(settings.precision, context)
+    config = config_of(encoder)
     job = FinetuningJob(
         stage=f"{FINETUNING.name} from {initialization} weights",
         settings=settings,
         precision=arithmetic.precision,
         cut=split_of(settings),
-        one_thread_each=size_of(config_of(encoder)) in SINGLE_THREADED_SIZES,
+        one_thread_each=is_single_threaded(config.num_layers, config.hidden_size),
         dataset=dataset,
         encoder=encoder,
         initialization=initialization,

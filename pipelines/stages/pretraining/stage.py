@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, cast
 
 from bert_core.batch import Batch
+from bert_core.config import SIZES
 from bert_core.model.catalogue import TrainableModel, count_parameters
 from bert_core.training.loop import MicroBatches
 from bert_core.training.step_operations import batch_operations
@@ -27,10 +28,10 @@ from pipelines.stages.pretraining.settings import PretrainingSettings, phases_of
 from pipelines.stages.vocabulary.stage import load_tokenizer
 from pipelines.store import Artifact, Built, Draft
 from pipelines.train.checkpoint import MODEL_FILES, CheckpointFolder, publish_model
-from pipelines.train.imported import existing_encoder
+from pipelines.train.imported import config_of, existing_encoder
 from pipelines.train.launch import launched
 from pipelines.train.metrics import finish_run, open_run, training_statistics
-from pipelines.train.placement import SINGLE_THREADED_SIZES, resolve_device
+from pipelines.train.placement import is_single_threaded, resolve_device
 from pipelines.train.ranks import rank_and_world_size
 from pipelines.train.settings import ENDLESS
 from pipelines.train.worker import Timing, Training, TrainingJob
@@ -48,8 +49,13 @@ def build_encoder(
     arithmetic, context = resolve_device(settings.precision, context)
     inputs = {"examples": examples, "vocabulary": vocabulary}
     encoder = None
-    if settings.encoder is not None:
+    if settings.encoder is None:
+        assert settings.size is not None, "only an existing encoder's size may have no name"
+        num_layers, hidden_size, _ = SIZES[settings.size]
+    else:
         encoder = existing_encoder(settings.encoder, context)
+        config = config_of(encoder)
+        num_layers, hidden_size = config.num_layers, config.hidden_size
         settings = settings_for(settings, encoder, examples, vocabulary, context.observe)
         inputs["encoder"] = encoder
     plain = settings.model_dump(mode="json")
@@ -60,7 +66,7 @@ def build_encoder(
         settings=settings,
         precision=arithmetic.precision,
         cut=split_of(settings),
-        one_thread_each=settings.size in SINGLE_THREADED_SIZES,
+        one_thread_each=is_single_threaded(num_layers, hidden_size),
         examples=examples,
         vocabulary=vocabulary,
         encoder=encoder,
