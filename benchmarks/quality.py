@@ -1,18 +1,17 @@
-"""What ten minutes are worth: our pretraining against the usual script, to the same clock.
+"""What minutes of pretraining are worth: our preset `budget` against the usual script at its best.
 
-    python benchmarks/quality.py
-    python benchmarks/quality.py --minutes 1 --tune-minutes 0.3    # to see it run
+    python benchmarks/quality.py --folder build/quality
+    python benchmarks/quality.py --minutes 0.5 --files 8 --seeds 1 --rates 1e-3    # to see it run
 
 The same novels (about 70 of 80 to train on, the rest held out), vocabulary, machine and minutes of
-training, BERT-mini: our recipes `budget` and `original` through the stage, with Ray and checkpoints
-as anyone runs them; and `benchmarks/usual_training.py`, whose learning rate is tuned first for each
-of its two models, and which runs in one process or two, whichever is faster. All are judged by the
-same masks of the same held-out novels, in the format of either training: windows of running text,
-and sentence pairs. Then each encoder is fine-tuned alike on SST-2's first 8,000 sentences by the
-fine-tuning stage, beside random weights, TF-IDF, and `budget` after fewer minutes. Our minutes
-include our evaluations, those of the usual script do not; the seconds of curves are those of steps
-alone. The picture goes to docs/pictures. Needs
-../shared/data and `pip install -e .[benchmarks]`.
+training: `budget` through the stage, as anyone runs it, and `benchmarks/usual_training.py`, for
+which the fastest way to start it is chosen, then the rate among five at full length and on beyond
+the best, then the warm-up, by its held-out loss. Ours is not tuned. All are judged by the same
+masks of the same held-out novels. Then each encoder is fine-tuned alike on SST-2's first 8,000
+sentences, with the best of four settings, beside random weights and TF-IDF. Our minutes include our
+evaluations, those of the usual script neither them nor its first step. What exists in `--folder` is
+not run again. The picture goes to docs/pictures. Needs ../shared/data and
+`pip install -e .[benchmarks]`.
 """
 
 import argparse
@@ -21,25 +20,23 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from pipelines.settings import RuntimeSettings
-
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.alternating import ROOT, report
-from benchmarks.quality_sides import Data, Run, Usual, ours, prepare
-from benchmarks.tasks import TASKS, dataset, random_encoder, seed_scores
+from benchmarks.quality_sides import RATES, WARM_UPS, Data, Run, Usual, ours, prepare
+from benchmarks.tasks import TASKS, dataset, random_encoder
 from benchmarks.usual_training import HELDOUT_EXAMPLES
 from bert_core.batch import PretrainingBatch
 from bert_core.model.catalogue import PretrainingModel
 from bert_core.model.encoder import cross_entropy_sum
 from bert_core.training.state import load_model
 from pipelines.cluster import connect, disconnect
+from pipelines.settings import RuntimeSettings
 from pipelines.stage import StageContext
 from pipelines.stages.evaluation import build_baselines
 from pipelines.stages.examples.batches import ExampleReader, evaluation_batches
@@ -48,22 +45,21 @@ from pipelines.stages.finetuning.stage import build_task_model
 from pipelines.store import Artifact
 
 PICTURE = ROOT / "docs" / "pictures" / "quality.svg"
-# Judged by the same masks in the same format.
-COMPARED = {"usual, masked tokens": "ours, budget", "usual, with pairs": "ours, original"}
-COLOURS = {
-    "ours, budget": "#1f6f8b",
-    "ours, original": "#8fc1d4",
-    "usual, masked tokens": "#d1603d",
-    "usual, with pairs": "#e8b39e",
-}
-RANDOM = "random weights"
+OURS, USUAL = "Bertsmith, budget", "usual script"
+COLOURS = {OURS: "#1f6f8b", USUAL: "#d1603d"}
 TFIDF = "baseline/TF-IDF/accuracy"
-# Of SST-2, for every encoder: the rates that did best for most of them on 2026-11-22.
-FINETUNING = FinetuningSettings(
-    learning_rate=2e-4, embeddings_rate=10, dropout=0.1, pooling="mean", num_evaluations=1,
-    num_seeds=3,
+# Of SST-2, for every encoder alike.
+FINETUNING = FinetuningSettings.model_validate(
+    {
+        "num_epochs": 5, "pooling": "mean", "num_evaluations": 1, "validation_items": 0,
+        "search": {"learning_rate": (3e-4, 1e-3), "embeddings_rate": (1, 10)},
+    }
 )  # fmt: skip
-FINETUNED = "AdamW at 2e-4, embeddings at 2e-3, five epochs, a head over the mean of all tokens"
+FINETUNED = (
+    "SST-2, 8,000 sentences, five epochs, a head over the mean of all tokens; for every encoder the "
+    "best of two rates (3e-4, 1e-3), for the embeddings once or ten times as high, by the same "
+    "development set."
+)
 
 
 @torch.no_grad()
@@ -83,33 +79,22 @@ def heldout(run: Run, examples: Artifact) -> tuple[float, float]:
     return loss / count, correct / count
 
 
-class Point(NamedTuple):
-    """SST-2 after so many minutes of one side."""
-
-    side: str
-    minutes: float
-    accuracies: list[float]  # of the development set, by seed
-
-    def __str__(self) -> str:
-        seeds = ", ".join(f"{each:.1%}" for each in self.accuracies)
-        return f"{self.side}, {self.minutes:g} minutes: {seeds}; mean {fmean(self.accuracies):.1%}"
-
-
 def sentiment(
-    encoders: Sequence[tuple[str, float, Artifact]], data: Data, folder: Path
-) -> tuple[list[Point], float]:
-    """SST-2 from random weights and from each side's encoder, and the accuracy of TF-IDF."""
-    context = StageContext(
-        store=data.store, runtime=RuntimeSettings(num_workers=2, training_workers=1)
-    )
+    encoders: Mapping[str, Sequence[Artifact]], data: Data, folder: Path
+) -> tuple[dict[str, list[float]], float]:
+    """SST-2's accuracy of each side's encoders and of random weights, and that of TF-IDF."""
+    context = StageContext(store=data.store, runtime=RuntimeSettings(num_workers=2))
     items = dataset(TASKS["SST-2"], folder, context)
-    random = random_encoder(encoders[0][-1], folder, context)
-    points = []
-    for side, minutes, encoder in [(RANDOM, 0.0, random), *encoders]:
-        model = build_task_model(FINETUNING, items, encoder, context)
-        points.append(Point(side, minutes, seed_scores(model, "eval/accuracy")))
-        print(points[-1], flush=True)
-    return points, build_baselines(items, data.store).statistics[TFIDF]
+    random = random_encoder(encoders[OURS][0], folder, context)
+    accuracies: dict[str, list[float]] = {}
+    for side, of_side in {"random weights": [random] * len(encoders[OURS]), **encoders}.items():
+        accuracies[side] = []
+        for seed, encoder in enumerate(of_side):
+            settings = FINETUNING.model_copy(update={"seed": seed})
+            model = build_task_model(settings, items, encoder, context)
+            accuracies[side].append(model.statistics["eval/accuracy"])
+            print(side, accuracies[side][-1], model.statistics["chosen"], flush=True)
+    return accuracies, build_baselines(items, data.store).statistics[TFIDF]
 
 
 def seconds_until(curve: list[dict[str, float]], loss: float) -> float | None:
@@ -125,38 +110,62 @@ def seconds_until(curve: list[dict[str, float]], loss: float) -> float | None:
     return None
 
 
-def loss_after(curve: list[dict[str, float]], seconds: float) -> float:
-    """What a curve says after so many seconds, on the line between two points, or at its end."""
-    return float(np.interp(seconds, [each["seconds"] for each in curve],
-                           [each["loss"] for each in curve]))  # fmt: skip
+def in_percent(values: Sequence[float]) -> str:
+    spread = f" ± {100 * stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{100 * fmean(values):.1f}{spread}%"
 
 
-def draw(runs: Mapping[str, Run], points: Sequence[Point], tfidf: float) -> None:
-    """Loss over minutes, a panel for each format that was trained on; and SST-2 over minutes."""
-    formats = {
-        name: [side for side in sides if side in runs]
-        for name, sides in zip(("windows of text", "sentence pairs"), COMPARED.items(), strict=True)
-    }
-    formats = {name: sides for name, sides in formats.items() if sides}
-    figure = Figure(figsize=(3.6 * (len(formats) + 1), 3.6), layout="constrained")
-    *losses, accuracies = figure.subplots(1, len(formats) + 1)
-    for axes, (name, sides) in zip(losses, formats.items(), strict=True):
-        for side in sides:
-            times = [point["seconds"] / 60 for point in runs[side].curve]
-            values = [point["loss"] for point in runs[side].curve]
-            axes.plot(times, values, "o-", color=COLOURS[side], markersize=3, label=side)
-        axes.set_title(f"held-out loss of masked tokens, {name}", fontsize=9)
-    for side in runs:
-        found = [each for each in points if each.side in (RANDOM, side)]
-        times = [each.minutes for each in found]
-        means = [100 * fmean(each.accuracies) for each in found]
-        spread = [100 * stdev(each.accuracies) for each in found]
-        accuracies.errorbar(times, means, spread, fmt="o-", color=COLOURS[side], markersize=3,
-                            capsize=2, label=side)  # fmt: skip
-    accuracies.axhline(100 * tfidf, color="black", linestyle="--", linewidth=1, label="TF-IDF")
-    accuracies.set_title("SST-2 after fine-tuning, accuracy in percent", fontsize=9)
-    for axes in (*losses, accuracies):
-        axes.set_xlabel("minutes of training")
+def table(runs: Mapping[str, list[Run]], data: Data) -> list[str]:
+    """A row a side, then how long ours took to the usual script's last loss."""
+    lines = [
+        "| side | steps | tokens seen | held-out loss | perplexity | masked-token accuracy |",
+        "|---|---|---|---|---|---|",
+    ]
+    for side, of_side in runs.items():
+        losses, accuracies = zip(*(heldout(run, data.examples) for run in of_side), strict=True)
+        spread = f" ± {stdev(losses):.3f}" if len(losses) > 1 else ""
+        lines.append(
+            f"| {side} | {fmean(run.num_steps for run in of_side):,.0f} "
+            f"| {fmean(run.num_tokens for run in of_side) / 1e6:.1f} M "
+            f"| {fmean(losses):.3f}{spread} | {np.exp(fmean(losses)):.1f} "
+            f"| {in_percent(accuracies)} |"
+        )
+    lines.append("")
+    for seed, (usual, own) in enumerate(zip(runs[USUAL], runs[OURS], strict=True)):
+        last = usual.curve[-1]
+        reached = seconds_until(own.curve, last["loss"])
+        when = "never" if reached is None else f"after {reached:.0f} s"
+        lines.append(
+            f"- Seed {seed}: the usual script's last loss, {last['loss']:.3f} after "
+            f"{last['seconds']:.0f} s, `budget` reached {when}; its own last was "
+            f"{own.curve[-1]['loss']:.3f} after {own.curve[-1]['seconds']:.0f} s."
+        )
+    return lines
+
+
+def draw(
+    runs: Mapping[str, list[Run]], accuracies: Mapping[str, list[float]], tfidf: float
+) -> None:
+    """Loss over minutes, a line a seed; and SST-2 beside random weights and TF-IDF."""
+    figure = Figure(figsize=(8, 3.6), layout="constrained")
+    losses, scores = figure.subplots(1, 2)
+    for place, (side, of_side) in enumerate(runs.items()):
+        for run in of_side:
+            times = [point["seconds"] / 60 for point in run.curve]
+            label = side if run is of_side[0] else None
+            losses.plot(times, [point["loss"] for point in run.curve], "o-", markersize=3,
+                        color=COLOURS[side], label=label)  # fmt: skip
+        values = [100 * value for value in accuracies[side]]
+        scores.plot([place] * len(values), values, "o", color=COLOURS[side])
+    random = 100 * fmean(accuracies["random weights"])
+    scores.axhline(random, color="grey", linestyle=":", linewidth=1, label="random weights")
+    scores.axhline(100 * tfidf, color="black", linestyle="--", linewidth=1, label="TF-IDF")
+    scores.set_xticks(range(len(runs)), list(runs))
+    scores.set_xlim(-0.5, len(runs) - 0.5)
+    losses.set_title("held-out loss of masked tokens", fontsize=9)
+    losses.set_xlabel("minutes of training")
+    scores.set_title("SST-2 after fine-tuning, accuracy in percent", fontsize=9)
+    for axes in (losses, scores):
         axes.legend(fontsize=8, frameon=False)
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
@@ -164,79 +173,38 @@ def draw(runs: Mapping[str, Run], points: Sequence[Point], tfidf: float) -> None
     figure.savefig(PICTURE, format="svg", metadata={"Date": None})
 
 
-def table(runs: Mapping[str, Run], data: Data) -> list[str]:
-    """A row a side, then what the curves say of each other."""
-    lines = [
-        "| side | how | trained for | tokens seen | loss, windows | perplexity | accuracy "
-        "| loss, pairs | accuracy |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for name, run in runs.items():
-        (loss, accuracy), (pair_loss, pair_accuracy) = (
-            heldout(run, examples) for examples in (data.windows, data.pairs)
-        )
-        lines.append(
-            f"| {name} | {run.how} | {run.curve[-1]['seconds']:.0f} s | "
-            f"{run.num_tokens / 1e6:.2f} M | {loss:.3f} | "
-            f"{np.exp(loss):.1f} | {accuracy:.1%} | {pair_loss:.3f} | {pair_accuracy:.1%} |"
-        )
-    lines.append("")
-    for name, ours_name in COMPARED.items():
-        if name in runs and ours_name in runs:
-            last = runs[name].curve[-1]
-            reached = seconds_until(runs[ours_name].curve, last["loss"])
-            when = "never" if reached is None else f"after {reached:.0f} s"
-            lines.append(
-                f"- {name}: its last loss, {last['loss']:.3f} after {last['seconds']:.0f} s, "
-                f"{ours_name} reached {when}"
-                + (f" ({reached / last['seconds']:.0%} of its time)" if reached else "")
-                + f"; after those {last['seconds']:.0f} s it was at "
-                f"{loss_after(runs[ours_name].curve, last['seconds']):.3f}."
-            )
-    return lines
+def numbers(text: str) -> list[float]:
+    return [float(each) for each in text.split(",")]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument(
-        "--fewer", type=float, nargs="*", default=[2.5, 5.0], help="minutes of budget for SST-2"
-    )
-    parser.add_argument("--tune-minutes", type=float, help="a quarter of the minutes by default")
-    parser.add_argument("--size", default="mini")
+    parser.add_argument("--size", default="tiny")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rates", type=numbers, default=RATES, help="of the usual script")
+    parser.add_argument("--warm-ups", type=numbers, default=WARM_UPS, help="of the usual script")
     parser.add_argument("--files", type=int, help="of the novels; by default all")
-    parser.add_argument("--folder", type=Path, help="to go on in: finished sides are not run again")
-    parser.add_argument("--sides", type=lambda names: names.split(";"), default=list(COLOURS))
+    parser.add_argument("--folder", type=Path, help="to go on in: finished runs are not run again")
     arguments = parser.parse_args()
-    minutes, size = arguments.minutes, arguments.size
-    tune_minutes = arguments.tune_minutes or minutes / 4
+    minutes, size, seeds = arguments.minutes, arguments.size, range(arguments.seeds)
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.folder or Path(temporary)
         data = prepare(folder, arguments.files)
-        sides = {
-            "ours, budget": lambda: ours(data, data.windows, "budget", minutes, size),
-            "usual, masked tokens": lambda: Usual(data, "mlm", folder, size).run(
-                minutes, tune_minutes
-            ),
-            "ours, original": lambda: ours(data, data.pairs, "original", minutes, size),
-            "usual, with pairs": lambda: Usual(data, "pretraining", folder, size).run(
-                minutes, tune_minutes
-            ),
-        }
-        runs = {name: side() for name, side in sides.items() if name in arguments.sides}
+        usual = Usual(data, folder, minutes, size)
+        tuned = usual.tune(arguments.rates, arguments.warm_ups)
+        runs = {USUAL: [usual.run(seed) for seed in seeds],
+                OURS: [ours(data, minutes, size, seed) for seed in seeds]}  # fmt: skip
         rows = table(runs, data)
-        print("\n".join(rows), flush=True)
-        fewer = [
-            ("ours, budget", each, ours(data, data.windows, "budget", each, size).encoder)
-            for each in (arguments.fewer if "ours, budget" in runs else ())
-        ]
-        whole = [(name, minutes, run.encoder) for name, run in runs.items()]
+        print("\n".join([*rows, *tuned]), flush=True)
         connect()
-        points, tfidf = sentiment([*fewer, *whole], data, folder)
+        encoders = {side: [run.encoder for run in of_side] for side, of_side in runs.items()}
+        accuracies, tfidf = sentiment(encoders, data, folder)
         disconnect()
-        draw(runs, points, tfidf)
-        rows += ["", f"SST-2, 8,000 sentences, {FINETUNED}. TF-IDF with a linear model: "
-                 f"{tfidf:.1%}.", "", *(f"- {each}" for each in points)]  # fmt: skip
+        draw(runs, accuracies, tfidf)
+        rows += ["", f"{FINETUNED} TF-IDF with a linear model: {tfidf:.1%}.", ""]
+        rows += [f"- {side}: {in_percent(values)}" for side, values in accuracies.items()]
+        rows += ["", *(f"{line}." for line in tuned)]
         title = f"BERT-{size} after {minutes:g} minutes: ours and the usual script"
         report("quality", title, rows)
 
