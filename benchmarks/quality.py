@@ -56,8 +56,8 @@ FINETUNING = FinetuningSettings.model_validate(
     }
 )  # fmt: skip
 FINETUNED = (
-    "SST-2, 8,000 sentences, five epochs, a head over the mean of all tokens; for every encoder the "
-    "best of two rates (3e-4, 1e-3), for the embeddings once or ten times as high, by the same "
+    "SST-2, 8,000 sentences, five epochs, a head over the mean of all tokens; for every encoder "
+    "the best of two rates (3e-4, 1e-3), for the embeddings once or ten times as high, by the same "
     "development set."
 )
 
