@@ -3,10 +3,11 @@
 PYTHON ?= python3
 INSTALLED := .venv/installed
 
-.PHONY: help run test quick test-slow test-gpu bench-gpu docs lint style types up down clean
+.PHONY: help install run test quick test-slow test-gpu bench-gpu docs lint style types up down clean
 .PHONY: dist notices sbom audit image-check
 
 help:
+	@echo "make install    into .venv, which every other command does first"
 	@echo "make run        raw text to a registered, fine-tuned BERT: the demo recipe"
 	@echo "make test       lint, import contracts, types and the quick tests"
 	@echo "make test-slow  the long tests: kills, servers, whole runs"
@@ -27,6 +28,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	.venv/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
 	@touch $(INSTALLED)
+
+install: $(INSTALLED)
 
 run: $(INSTALLED)
 	@.venv/bin/bertsmith run demo

@@ -159,7 +159,9 @@ def _next_commands(report: RunReport) -> Iterator[str]:
     named = report.recipe.runtime.home
     home = f" --home {shlex.quote(named)}" if named else ""
     for model in report.models:
-        question = "fill-mask 'This is a [MASK].'" if model.kind == "encoder" else "predict"
+        question = (
+            "fill-mask 'This is a [MASK].'" if model.kind == "encoder" else "predict 'a text'"
+        )
         yield f"    bertsmith {question} --model {model.reference}{home}"
     yield f"    bertsmith models{home}"
     page = report.flow_run_url

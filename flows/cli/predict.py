@@ -71,6 +71,14 @@ def predict(
     encoding: Annotated[
         str, typer.Option(help="Encoding of the text of --file or --batch, such as cp1252.")
     ] = "utf-8",
+    delimiter: Annotated[
+        str | None,
+        typer.Option(
+            help="What parts the columns of --file or --batch, such as ';'. "
+            "[default: a comma in .csv, a tab in .tsv]",
+            show_default=False,
+        ),
+    ] = None,
     batch: Annotated[
         list[str] | None,
         typer.Option(
@@ -104,7 +112,14 @@ def predict(
                 "--batch answers whole files: leave out texts, --file, --json and --top"
             )
         _predict_batch(
-            model, batch, (text_column, second_text_column), encoding, confidence, to, home
+            model,
+            batch,
+            (text_column, second_text_column),
+            encoding,
+            delimiter,
+            confidence,
+            to,
+            home,
         )
         return
     if to is not None:
@@ -118,7 +133,7 @@ def predict(
     from pipelines.predict.tables import read_table
 
     with explained("predict", TableSettings):
-        reading = TableSettings(encoding=encoding)
+        reading = TableSettings(encoding=encoding, delimiter=delimiter)
     if not texts and file is None:
         raise UserError("there is no text; give it as an argument, or a file of texts with --file")
     table = None if file is None else read_table(str(file), reading)
@@ -147,6 +162,7 @@ def _predict_batch(
     files: list[str],
     columns: tuple[str | None, str | None],
     encoding: str,
+    delimiter: str | None,
     confidence: tuple[float, float],
     to: str | None,
     home: Path | None,
@@ -171,6 +187,7 @@ def _predict_batch(
         "text_column": columns[0],
         "second_text_column": columns[1],
         "encoding": encoding,
+        "delimiter": delimiter,
         "min_confidence": confidence[0],
         "min_precision": confidence[1],
         "model": model,

@@ -340,8 +340,9 @@ def _not_encoded(where: str, encoding: str, error: UnicodeDecodeError) -> UserEr
     return UserError(
         f"{where} is not {encoding.removesuffix('-sig').upper()} (byte 0x"
         f"{error.object[error.start]:02x}); convert the file, or name its encoding with the "
-        "setting `encoding`: cp1252 is of Western Europe, cp1251 of Russian, cp932 of Japanese, "
-        "gb18030 of Chinese"
+        "setting `encoding` (of labels --set dataset.source.encoding=cp1252, of a corpus --set "
+        "corpus.sources.0.encoding=cp1252; predict: --encoding cp1252): cp1252 is of Western "
+        "Europe, cp1251 of Russian, cp932 of Japanese, gb18030 of Chinese"
     )
 
 

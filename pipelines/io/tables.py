@@ -42,6 +42,7 @@ _FORMATS: Final = {
 _ROWS_AT_ONCE: Final = 1024
 _BUFFER_BYTES: Final = 2**20  # without a buffer a row group is read whole
 _ENCLOSED: Final = re.compile(r'"(?:[^"]|"")+"')
+_DELIMITERS: Final = ";\t|,"
 _LONE_SURROGATES: Final = re.compile("[\ud800-\udfff]")
 
 TableFormat = Literal["delimited", "jsonl", "parquet"]
@@ -204,6 +205,8 @@ def _delimited_rows(path: str, settings: TableSettings) -> Iterator[Any]:
                     yield columns
                 else:
                     columns = [cell.strip() for cell in cells]
+                    if len(columns) == 1:
+                        _check_delimiter(columns[0], f"line {line:,} of {path}")
                     if columns.count("") > 1:  # of a spreadsheet, behind the last one with values
                         unnamed = [place for place, name in enumerate(columns) if not name]
                     yield [name for place, name in enumerate(columns) if place not in unnamed]
@@ -236,6 +239,18 @@ def _delimited_rows(path: str, settings: TableSettings) -> Iterator[Any]:
                     f"line {line:,} of {path} has {len(cells)} columns where the first row has "
                     f"{len(columns)}; correct or remove it"
                 )
+
+
+def _check_delimiter(name: str, place: str) -> None:
+    """Raise UserError where the only column's name is a row of names, parted by something else."""
+    other = next((each for each in _DELIMITERS if each in name), None)
+    if other is not None:
+        typed = "a tab" if other == "\t" else repr(other)
+        raise UserError(
+            f"{place} names one column, {name[:200]!r}; if {typed} parts columns, set `delimiter` "
+            f"(of labels --set 'dataset.source.delimiter={other}', predict: --delimiter "
+            f"'{other}'), otherwise rename the column"
+        )
 
 
 def _json_rows(path: str, settings: TableSettings) -> Iterator[Any]:

@@ -250,3 +250,11 @@ def test_markers_of_folders_on_an_object_store_are_no_files() -> None:
         assert expand("memory://data") == expand("memory://data/**") == expected
     finally:
         store.store.clear()
+
+
+@pytest.mark.parametrize("name", ["text;label", "text|label", "text\tlabel", "text,label"])
+def test_a_header_that_another_delimiter_parts_is_refused_with_the_setting(tmp_path, name):
+    path = tmp_path / ("a.tsv" if "," in name else "a.csv")
+    path.write_text(f"{name}\nfine{name[4]}good\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"line 1 of .* names one column, .* set `delimiter`"):
+        open_table(str(path))
