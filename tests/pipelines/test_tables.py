@@ -34,7 +34,6 @@ def test_the_name_or_a_setting_says_what_separates_columns(tmp_path: Path) -> No
     assert rows(tmp_path / "a.tsv", "text\tlabel\na, b\tx\n") == expected
     assert rows(tmp_path / "b.csv", "text;label\na, b;x\n", delimiter=";") == expected
     assert rows(tmp_path / "a.txt", "text|label\na, b|x\n", delimiter="|") == expected
-    assert open_table(str(tmp_path / "b.csv")).columns == ["text;label"]
     with pytest.raises(UserError, match=r"a\.txt is no table by its name: .* set `delimiter`"):
         rows(tmp_path / "a.txt")
 
