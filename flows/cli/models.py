@@ -38,6 +38,11 @@ _DESCRIBED = (
 )  # fmt: skip
 Because = Annotated[str, typer.Option("--because", help="Why, for the history.")]
 
+# Settings of labelled items that divide a file; `evaluate` takes all of its items.
+_OF_A_SPLIT = frozenset(
+    {"heldout_path", "heldout_split", "heldout_fraction", "group_column", "seed"}
+)
+
 
 def models(
     model: Annotated[
@@ -171,14 +176,16 @@ def evaluate(
     """
     if Path(labels).is_dir() and not split:
         raise UserError(f"{labels} is a dataset: name the split to evaluate with --split")
+    options = labelled_source(labels, None, text_column, second_text_column, label_column) or {}
     for override in overrides or ():
-        if not override.startswith("dataset.source."):
-            raise UserError(f"--set {override} is not about --labels; set dataset.source.KEY=VALUE")
-    columns = (text_column, second_text_column, label_column)
-    settings: dict[str, object] = {
-        "dataset.source": labelled_source(labels, None, *columns),
-        "dataset.source.split": split,
-    }
+        section, _, key = override.partition("=")[0].rpartition(".")
+        if section != "dataset.source" or key in _OF_A_SPLIT:
+            raise UserError(
+                f"--set {override} does not say how --labels is read; set dataset.source.KEY=VALUE"
+            )
+        if key in options or key == "split":
+            raise UserError(f"--set {override}: an option says that already; leave one of them out")
+    settings: dict[str, object] = {"dataset.source": options, "dataset.source.split": split}
     target = Path(f"{Path(labels).stem}-suspects.csv")
     if num_suspects and target.exists():
         raise UserError(f"{target} exists; move it away first")

@@ -132,7 +132,7 @@ def registry_of(home: Path | None) -> "Tracker":
 
 
 def say_note(progress: "Progress") -> None:
-    """Print what an observer of a stage is told for people."""
+    """Print the note of a stage's progress, where it has one."""
     if progress.note:
         say(progress.note)
 

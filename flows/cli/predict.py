@@ -25,6 +25,7 @@ from pipelines.errors import UserError
 from pipelines.registry.find import ANY_TASK, is_folder
 
 if TYPE_CHECKING:
+    from pipelines.io.tables import TableSettings
     from pipelines.predict.answers import Asked
 
 
@@ -106,20 +107,17 @@ def predict(
     Example: bertsmith predict 'Returns the eigenvalues of a matrix.'
     """
     confidence = _one_of(min_confidence, min_precision)
+    from pipelines.io.tables import TableSettings
+
+    with explained("predict", TableSettings):
+        reading = TableSettings(encoding=encoding, delimiter=delimiter)
     if batch:
         if texts or file is not None or as_json or top > 1:
             raise UserError(
                 "--batch answers whole files: leave out texts, --file, --json and --top"
             )
         _predict_batch(
-            model,
-            batch,
-            (text_column, second_text_column),
-            encoding,
-            delimiter,
-            confidence,
-            to,
-            home,
+            model, batch, (text_column, second_text_column), reading, confidence, to, home
         )
         return
     if to is not None:
@@ -129,11 +127,8 @@ def predict(
     if texts and file is not None:
         raise UserError("give either texts or --file")
     # A mistake in what is asked ends here, before torch is imported.
-    from pipelines.io.tables import TableSettings
     from pipelines.predict.tables import read_table
 
-    with explained("predict", TableSettings):
-        reading = TableSettings(encoding=encoding, delimiter=delimiter)
     if not texts and file is None:
         raise UserError("there is no text; give it as an argument, or a file of texts with --file")
     table = None if file is None else read_table(str(file), reading)
@@ -161,8 +156,7 @@ def _predict_batch(
     model: str | None,
     files: list[str],
     columns: tuple[str | None, str | None],
-    encoding: str,
-    delimiter: str | None,
+    reading: "TableSettings",
     confidence: tuple[float, float],
     to: str | None,
     home: Path | None,
@@ -186,8 +180,7 @@ def _predict_batch(
         "files": [from_here(each) for each in files],
         "text_column": columns[0],
         "second_text_column": columns[1],
-        "encoding": encoding,
-        "delimiter": delimiter,
+        **reading.model_dump(),
         "min_confidence": confidence[0],
         "min_precision": confidence[1],
         "model": model,

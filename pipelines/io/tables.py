@@ -245,11 +245,12 @@ def _check_delimiter(name: str, place: str) -> None:
     """Raise UserError where the only column's name is a row of names, parted by something else."""
     other = next((each for each in _DELIMITERS if each in name), None)
     if other is not None:
-        typed = "a tab" if other == "\t" else repr(other)
+        typed = "$'\\t'" if other == "\t" else f"'{other}'"
         raise UserError(
             f"{place} names one column, {name[:200]!r}; if {typed} parts columns, set `delimiter` "
-            f"(of labels --set 'dataset.source.delimiter={other}', predict: --delimiter "
-            f"'{other}'), otherwise rename the column"
+            f"(of labels --set dataset.source.delimiter={typed}, of a corpus --set "
+            f"corpus.sources.0.delimiter={typed}, predict: --delimiter {typed}), otherwise rename "
+            "the column"
         )
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 
 from bert_core.backends.context import Precision, compute_dtype
+from bert_core.config import SIZES
 from pipelines.cluster import connect, nodes
 from pipelines.errors import UserError
 from pipelines.settings import RuntimeSettings
@@ -23,9 +24,6 @@ from pipelines.train.settings import BatchSplit, least_workers
 logger = logging.getLogger(__name__)
 
 Node = Mapping[str, float]  # its resources, as Ray counts them: {"CPU": 64.0, "GPU": 8.0}
-
-# That of BERT-small: docs/decisions/0012.
-_LARGEST_ON_ONE_THREAD = 4 * 512**2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +93,12 @@ def resolve_device(precision: Precision, context: StageContext) -> tuple[Arithme
 
 
 def is_single_threaded(num_layers: int, hidden_size: int) -> bool:
-    """Whether CPUs train an encoder of this size fastest with a rank of one thread on each core."""
-    return num_layers * hidden_size**2 <= _LARGEST_ON_ONE_THREAD
+    """Whether CPUs train an encoder of this size fastest with a rank of one thread on each core.
+
+    So it is with layers of no more weights than BERT-small's (docs/decisions/0012).
+    """
+    small_layers, small_size, _ = SIZES["small"]
+    return num_layers * hidden_size**2 <= small_layers * small_size**2
 
 
 def place_workers(

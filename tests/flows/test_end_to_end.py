@@ -186,7 +186,10 @@ def test_a_registered_classifier_is_evaluated_on_a_labelled_file(
     assert run([*command, "--labels", str(dataset)]) == MISTAKE
     assert run([*command, "--labels", str(dataset), *reading]) == DONE
     assert run([*command, "--labels", str(dataset), "--set", "finetuning.seed=1"]) == MISTAKE
-    assert "is not about --labels" in capsys.readouterr().err
+    assert "does not say how --labels is read" in capsys.readouterr().err
+    other = f"dataset.source.path={whole_run.home}"  # `--labels` names the file
+    assert run([*command, "--labels", str(dataset), *reading, "--set", other]) == MISTAKE
+    assert "an option says that already" in capsys.readouterr().err
 
 
 def test_a_version_is_promoted_under_another_alias(whole_run: WholeRun) -> None:
