@@ -7,10 +7,9 @@ name the parent in a tag. If the tracker fails, only the record is lost.
 import logging
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 from prefect.artifacts import create_markdown_artifact
 from prefect.runtime import flow_run
@@ -26,7 +25,8 @@ from pipelines.registry.prove import Verification
 from pipelines.registry.register import RegisteredModel
 from pipelines.show import FilledMask
 from pipelines.stages import FINETUNING, STAGES
-from pipelines.stages.evaluation import beside, confidence_of
+from pipelines.stages.evaluation import confidence_of
+from pipelines.stages.figures import HEADER, Row, aligned, encoder_rows, task_rows
 from pipelines.store import Artifact
 from pipelines.tasks import family_title
 from pipelines.tracking.tracker import Tracker
@@ -76,60 +76,15 @@ class RunReport:
         return next((record.artifact for record in self.records if record.name == stage), None)
 
 
-def figure_rows(report: RunReport) -> list[tuple[str, str, str]]:
-    """The held-out figures of the encoder and of the task's model: name, value, baselines."""
+def figure_rows(report: RunReport) -> list[Row]:
+    """The held-out figures of the encoder and of the task's model."""
     encoder, model = report.artifact("pretraining"), report.artifact(FINETUNING.title)
-    rows = [] if encoder is None else _of_encoder(encoder.statistics)
+    rows = [] if encoder is None else encoder_rows(encoder.statistics)
     if model is not None:
-        compared = report.artifact("evaluation") or model
-        rows += _of_task(model.statistics, compared.statistics, report.artifact(RANDOM_TWIN))
+        compared, twin = report.artifact("evaluation") or model, report.artifact(RANDOM_TWIN)
+        from_random = None if twin is None else twin.statistics
+        rows += task_rows(model.statistics, compared.statistics, from_random)
         rows += confidence_of(compared)
-    return rows
-
-
-def _of_encoder(statistics: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    is_causal = "eval/clm_accuracy" in statistics
-    objective, tokens = ("clm", "next-token") if is_causal else ("mlm", "masked-token")
-    rows = []
-    for title, metric, guess in (
-        (f"{tokens} accuracy", f"{objective}_accuracy", "most frequent token"),
-        (
-            f"{tokens} accuracy, content words",
-            f"{objective}_accuracy/content",
-            "most frequent of them",
-        ),
-        (f"{tokens} perplexity", f"{objective}_perplexity", "token frequencies"),
-        ("next-sentence accuracy", "nsp_accuracy", "majority class"),
-    ):
-        style = ",.4g" if metric.endswith("perplexity") else ".1%"
-        if f"eval/{metric}" in statistics:
-            value, baseline = statistics[f"eval/{metric}"], statistics.get(f"baseline/{metric}")
-            beside_it = "" if baseline is None else f"{guess} {baseline:{style}}"
-            rows.append((title, f"{value:{style}}", beside_it))
-    return rows
-
-
-def _of_task(
-    statistics: Mapping[str, Any], compared: Mapping[str, Any], from_random: Artifact | None
-) -> list[tuple[str, str, str]]:
-    """The main score comes first; `compared` holds the baselines."""
-    score, rows = statistics["score"], []
-    names = [name for name in statistics if name.startswith("eval/")]
-    for name in sorted(names, key=lambda name: name != score):
-        if name != score and name.endswith("error"):  # no share
-            continue
-        metric = name.removeprefix("eval/")
-        baselines = beside(compared, metric)
-        if from_random is not None:
-            # Of several the mean is compared with the mean.
-            random = from_random.statistics
-            baselines["same budget from random weights"] = random.get(f"mean/{name}", random[name])
-        shown = f"{statistics[name]:.1%}"
-        if (deviation := statistics.get(f"deviation/{name}")) is not None:
-            mean, count = statistics[f"mean/{name}"], statistics["num_seeds"]
-            shown = f"{shown} ({count} seeds: {mean:.1%} ± {deviation:.1%})"
-        title = f"{metric.replace('_', ' ')}, held-out"
-        rows.append((title, shown, ", ".join(f"{key} {baselines[key]:.1%}" for key in baselines)))
     return rows
 
 
@@ -137,7 +92,7 @@ def markdown(report: RunReport) -> str:
     """The report: stages, figures, examples, models, notes."""
     sections = {
         "Stages": _stages(report),
-        "Held-out results": _table(("figure", "reached", "baselines"), figure_rows(report)),
+        "Held-out results": [*aligned(HEADER, figure_rows(report))],
         "Masked words in unseen sentences": _filled_masks(report),
         "Models": _models(report),
         "Notes": [f"- {note}" for note in report.notes],
@@ -163,21 +118,11 @@ def _next_commands(report: RunReport) -> Iterator[str]:
             "fill-mask 'This is a [MASK].'" if model.kind == "encoder" else "predict 'a text'"
         )
         yield f"    bertsmith {question} --model {model.reference}{home}"
+        if model.kind != "encoder":
+            yield f"    bertsmith serve {model.reference}{home}"
     yield f"    bertsmith models{home}"
     page = report.flow_run_url
     yield f"This run's page: {page}" if page else f"    bertsmith up{home}"
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """An aligned table; empty without rows."""
-    if not rows:
-        return []
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    lines = [header, ["-" * width for width in widths], *rows]
-    return [
-        "| " + " | ".join(f"{cell:<{w}}" for cell, w in zip(line, widths, strict=True)) + " |"
-        for line in lines
-    ]
 
 
 def _stages(report: RunReport) -> list[str]:
@@ -189,7 +134,7 @@ def _stages(report: RunReport) -> list[str]:
             headline = STAGES[made.kind].headline(made.statistics)
         rows.append((record.name, record.outcome, duration(record.seconds), headline))
     store = redacted(report.recipe.runtime.store_url())
-    return [*_table(("stage", "outcome", "time", "result"), rows), "", f"Store: {store}"]
+    return [*aligned(("stage", "outcome", "time", "result"), rows), "", f"Store: {store}"]
 
 
 def _filled_masks(report: RunReport) -> list[str]:

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pipelines.errors import UserError
 from pipelines.settings import DATABASE_NAME, RuntimeSettings, make_home
@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # importing MLflow takes a second that data workers need not 
     from pipelines.tracking.tracker import Tracker
 
 
+IMPORTED: Final = "imported_model"  # the kind of artifact of a model from elsewhere
 Statistics = Mapping[str, Any]
 
 

@@ -262,8 +262,8 @@ def check_table(model: Model, columns: Columns) -> None:
     missing = question.missing(columns)
     if missing:
         raise ValueError(
-            f"{described(model.head_name)} is asked of the columns {', '.join(question.columns)}, "
-            f"found no {', '.join(missing)} among {', '.join(columns) or 'none'}"
+            f"there is no column {' and no column '.join(missing)}; "
+            f"{described(model.head_name)} reads {', '.join(question.columns)}"
         )
     gap = first_gap(model, columns)
     if gap is not None:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import Abort, Exit, TyperException
 
-from flows.cli import models, predict, servers, store
+from flows.cli import evaluate, models, predict, servers, store
 from flows.cli.run import recipes
 from flows.cli.run import run as run_command
 from flows.stopping import stops_kept
@@ -54,7 +54,7 @@ app.command("predict")(predict.predict)
 app.command("fill-mask")(predict.fill_mask)
 app.command("serve")(predict.serve)
 app.command("models")(models.models)
-app.command("evaluate")(models.evaluate)
+app.command("evaluate")(evaluate.evaluate)
 app.command("promote")(models.promote)
 app.command("rollback")(models.rollback)
 app.command("import")(models.import_folder)

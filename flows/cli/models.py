@@ -1,7 +1,8 @@
 """The registry on the command line: its models, how good one is, aliases, models in and out."""
 
-import csv
 import json
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,10 +13,7 @@ import typer
 from flows.cli.options import (
     AsJson,
     Home,
-    LabelColumn,
-    SecondTextColumn,
     Store,
-    TextColumn,
     context_of,
     explained,
     model_address,
@@ -26,7 +24,6 @@ from flows.cli.options import (
     say_note,
     tracker_of,
 )
-from flows.cli.run import as_overrides, labelled_source
 from flows.environment import home_folder, prepare_flows, set_defaults
 from pipelines.errors import UserError
 from pipelines.registry.find import is_folder
@@ -37,11 +34,6 @@ _DESCRIBED = (
     "size", "lowercase", "head", "num_parameters", "causal", "embedding",
 )  # fmt: skip
 Because = Annotated[str, typer.Option("--because", help="Why, for the history.")]
-
-# Settings of labelled items that divide a file; `evaluate` takes all of its items.
-_OF_A_SPLIT = frozenset(
-    {"heldout_path", "heldout_split", "heldout_fraction", "group_column", "seed"}
-)
 
 
 def models(
@@ -94,7 +86,7 @@ def models(
 def _show(model: str, home: Home, store: Store, *, as_json: bool) -> None:
     tracker = registry_of(home)
     from pipelines.registry.find import find_model, uri_of
-    from pipelines.registry.register import lineage_lines
+    from pipelines.registry.lineage import lineage_lines
 
     version = find_model(tracker.client(), model)
     tags = {
@@ -110,127 +102,31 @@ def _show(model: str, home: Home, store: Store, *, as_json: bool) -> None:
         print(json.dumps(whole, indent=2, ensure_ascii=False))
         return
     print(f"{uri_of(version)}  {', '.join(f'@{alias}' for alias in aliases) or 'no alias'}")
-    for key, value in tags.items():
-        print(f"  {key}: {value}")
+    for section in (version.description or "").split("\n## "):  # of its card
+        title, _, text = section.partition("\n")
+        if title == "Held-out figures":
+            print("", text.strip(), "", sep="\n")
+    for title, text in _facts(tags):
+        print(f"  {title}: {text}")
     print("made from")
     for line in lines:
         print(f"  {line}")
 
 
-def evaluate(
-    model: Annotated[
-        str,
-        typer.Option(
-            help="A fine-tuned model: name, name@alias, name/version, a fingerprint or a folder."
-        ),
-    ],
-    labels: Annotated[
-        str,
-        typer.Option(
-            metavar="FILE", help="The labelled items: a file, or the folder of a dataset."
-        ),
-    ],
-    split: Annotated[
-        str | None, typer.Option(help="The split to evaluate on, if --labels is a folder.")
-    ] = None,
-    text_column: TextColumn = None,
-    second_text_column: SecondTextColumn = None,
-    label_column: LabelColumn = None,
-    slice_column: Annotated[
-        str | None,
-        typer.Option(
-            "--slice",
-            metavar="COLUMN",
-            help="Also the score of the items with each value of this column, with its interval.",
-        ),
-    ] = None,
-    num_suspects: Annotated[
-        int,
-        typer.Option(
-            "--suspects",
-            min=0,
-            metavar="N",
-            help="Also write the N items whose labels are most probably wrong to a CSV file here, "
-            "called as the labels with -suspects.",
-            show_default=False,
-        ),
-    ] = 0,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="dataset.source.KEY=VALUE",
-            help="How --labels is read, as in dataset.source.encoding=cp1252; repeatable.",
-        ),
-    ] = None,
-    store: Store = None,
-    home: Home = None,
-    as_json: AsJson = False,
-) -> None:
-    """Evaluate a fine-tuned model on labelled items.
-
-    Each item of the file counts, as the figures of a run count held-out ones. A recipe's own model
-    is evaluated on its held-out items by bertsmith run --until evaluation.
-
-    Example: bertsmith evaluate --model bertsmith-classifier@champion --labels more.csv
-    """
-    if Path(labels).is_dir() and not split:
-        raise UserError(f"{labels} is a dataset: name the split to evaluate with --split")
-    options = labelled_source(labels, None, text_column, second_text_column, label_column) or {}
-    for override in overrides or ():
-        section, _, key = override.partition("=")[0].rpartition(".")
-        if section != "dataset.source" or key in _OF_A_SPLIT:
-            raise UserError(
-                f"--set {override} does not say how --labels is read; set dataset.source.KEY=VALUE"
-            )
-        if key in options or key == "split":
-            raise UserError(f"--set {override}: an option says that already; leave one of them out")
-    settings: dict[str, object] = {"dataset.source": options, "dataset.source.split": split}
-    target = Path(f"{Path(labels).stem}-suspects.csv")
-    if num_suspects and target.exists():
-        raise UserError(f"{target} exists; move it away first")
-    reference = named(model, home, store)
-    tracker = tracker_of(home) if is_folder(reference) else registry_of(home)
-    from pipelines.predict.model_evaluation import SUSPECT_COLUMNS, evaluate_file
-    from pipelines.recipes.files import read_recipe
-    from pipelines.stages.dataset.settings import LabelledDataset, LabelledFile
-
-    changes = [*as_overrides(settings), *(overrides or ())]
-    source = read_recipe("own-encoder", changes).dataset.source
-    assert isinstance(source, LabelledFile | LabelledDataset)
-    artifacts = context_of(home, store).store
-    figures, report = evaluate_file(
-        tracker, reference, source, artifacts, slice_column or "", num_suspects
-    )
-    say(f"model: {model_address(report['model'])}")
-    if num_suspects:
-        try:
-            with target.open("x", encoding="utf-8-sig", newline="") as file:  # as Excel reads it
-                writer = csv.DictWriter(file, SUSPECT_COLUMNS)
-                writer.writeheader()
-                writer.writerows(report["suspects"])
-        except OSError as error:
-            raise UserError(f"{target} cannot be written here ({error.strerror})") from error
-    if as_json:
-        print(json.dumps({**figures, **report}, ensure_ascii=False))
-        return
-    for name, value in figures.items():
-        print(f"{name:<24} {value:.4f}" if isinstance(value, float) else f"{name:<24} {value}")
-    for row in report.get("by_label", ()):
-        print(
-            f"{row['label']:<24} precision {row['precision']:.1%}, recall {row['recall']:.1%}, "
-            f"F1 {row['f1']:.1%}, {row['items']} items"
-        )
-    for row in report.get("slices", ()):
-        print(
-            f"{slice_column} {row['value'] or '(none)':<20} {row['score']:.4f} "
-            f"(95% interval {row['low']:.4f} to {row['high']:.4f}), {row['items']} items"
-        )
-    if num_suspects:
-        print(
-            f"{len(report['suspects'])} labels that are probably wrong, by "
-            f"{' and '.join(report['judges'])}: {target}"
-        )
+def _facts(tags: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """A version's tags, those that belong together in one line and no reason twice."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    comparison = tags.get("comparison.reason")
+    for key, value in tags.items():
+        group, _, name = key.partition(".")
+        if key == "comparison.reason":
+            groups[group] = [value]
+        elif group == "promoted" and value == comparison:
+            groups[group].append(f"{name.removesuffix('.reason')}: as compared")
+        elif not (group == "comparison" and comparison):
+            groups[group].append(f"{name.replace('.', ' ')} {value}" if name else value)
+    for group, values in groups.items():
+        yield group.replace("_", " "), "; ".join(values)
 
 
 def promote(

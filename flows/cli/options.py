@@ -177,6 +177,13 @@ def model_address(called: str) -> str:
     return called if is_folder(called) else f"{REGISTERED}{called}"
 
 
+def one_of(min_confidence: float, min_precision: float) -> tuple[float, float]:
+    """How sure an answer must be; raises UserError where both options say it."""
+    if min_confidence and min_precision:
+        raise UserError("give either --min-confidence or --min-precision")
+    return min_confidence, min_precision
+
+
 @contextmanager
 def asked_model(
     model: str | None, home: Path | None, kind: str = ANY_TASK

@@ -17,6 +17,7 @@ from flows.cli.options import (
     explained,
     model_address,
     newest_at,
+    one_of,
     say,
 )
 from flows.environment import home_folder, prepare_flows
@@ -106,7 +107,7 @@ def predict(
 
     Example: bertsmith predict 'Returns the eigenvalues of a matrix.'
     """
-    confidence = _one_of(min_confidence, min_precision)
+    confidence = one_of(min_confidence, min_precision)
     from pipelines.io.tables import TableSettings
 
     with explained("predict", TableSettings):
@@ -143,13 +144,6 @@ def predict(
     else:
         asked = asked_of_texts(question, texts or [])
     _print_answers(asked, answer_all(opened_model, asked.columns, top), as_json=as_json)
-
-
-def _one_of(min_confidence: float, min_precision: float) -> tuple[float, float]:
-    """How sure an answer must be; raises UserError where both options say it."""
-    if min_confidence and min_precision:
-        raise UserError("give either --min-confidence or --min-precision")
-    return min_confidence, min_precision
 
 
 def _predict_batch(
@@ -317,7 +311,7 @@ def serve(
 
     Example: bertsmith serve bertsmith-classifier@champion --port 5001
     """
-    confidence = _one_of(min_confidence, min_precision)
+    confidence = one_of(min_confidence, min_precision)
     with bound_socket(host, port) as bound, asked_model(model, home) as (folder, called):
         from pipelines.predict.server import serve as answer_requests
         from pipelines.registry.package import Confidence, opened

@@ -4,16 +4,18 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from bert_core.inference.pretrained import embed
+from bert_core.model.task_models import OneOfClasses
 from bert_core.training.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.errors import UserError
 from pipelines.registry.find import find_model, is_folder, reference_to
-from pipelines.registry.package import open_model
+from pipelines.registry.package import ANY, Confidence, open_model
 from pipelines.stages.dataset.items import Grouped, read_labelled, resolved
 from pipelines.stages.dataset.settings import LabelledDataset, LabelledFile
 from pipelines.stages.evaluation import figures_on
 from pipelines.store import Artifact, ArtifactStore
 from pipelines.tasks import Items, Reading, family_for, family_of_model
+from pipelines.tasks.calibration import answered_alone, calibration_figures
 from pipelines.tasks.encoding import class_names, text_of
 from pipelines.tasks.slices import slices_of
 from pipelines.tasks.suspects import suspects
@@ -31,20 +33,23 @@ def evaluate_file(
     store: ArtifactStore | None = None,
     slice_column: str = "",
     num_suspects: int = 0,
+    confidence: Confidence = ANY,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Figures and report of the fine-tuned model that `reference` names, on a file or a split.
 
     Where `store` has the model's training items, the figures include its baselines. With a
     `slice_column` the report has `slices`: the main score of the items with each value; with
-    `num_suspects`, `suspects`: the items whose labels are probably wrong (`SUSPECT_COLUMNS`).
-    Raises UserError for labels that the model was not trained on, for a file that cannot be read as
-    items of its task, and for a reference that names no fine-tuned model.
+    `num_suspects`, `suspects`: the items whose labels are probably wrong (`SUSPECT_COLUMNS`); with
+    a `confidence`, `alone`: how many answers are so sure, and how many of those are right. Raises
+    UserError for labels that the model was not trained on, for a file that cannot be read as items
+    of its task, for a reference that names no fine-tuned model, and for a model that cannot tell
+    how sure it is.
     """
     tags: dict[str, str] = {}  # none of a folder
     if not is_folder(reference):
         version = find_model(tracker.client(), reference)
         reference, tags = reference_to(version), version.tags
-    model, tokenizer = open_model(tracker, reference)
+    model, tokenizer = open_model(tracker, reference, confidence)
     name = family_of_model(model)
     if name is None:
         raise UserError(
@@ -67,13 +72,19 @@ def evaluate_file(
     answers = task.answers(model, tokenizer, items, Reading(model.config.max_position_embeddings))
     fingerprint = tags.get(FINGERPRINT_TAG)
     finetuned = store.find("finetuned", fingerprint) if store and fingerprint else None
+    probable = answers.probable
     figures = {
         **task.figures(answers, items),
+        **({} if probable is None else calibration_figures(probable)),
         **({} if store is None or finetuned is None else figures_on(items, finetuned, store)),
         "items": len(rows),
         "items_truncated": answers.num_truncated,
     }
-    report = {**task.report(answers, items), "model": reference}
+    report = {**task.report(answers, items), "model": reference, "score": task.score}
+    if confidence != ANY:
+        assert isinstance(model, OneOfClasses) and probable is not None
+        alone = answered_alone(probable, model.min_confidence)
+        report["alone"] = {**alone, "min_precision": confidence.min_precision}
     if slice_column:
         # An item without a value belongs to itself.
         values = ["" if each.group == task.group(each.item) else each.group for each in grouped]

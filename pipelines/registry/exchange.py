@@ -24,12 +24,12 @@ from pipelines.registry.package import open_model
 from pipelines.registry.promote import decide_promotion, move_alias
 from pipelines.registry.prove import verify
 from pipelines.registry.register import RegisteredModel, Submission, register
-from pipelines.stage import StageContext
+from pipelines.stage import IMPORTED, StageContext
 from pipelines.stages.vocabulary.stage import import_vocabulary
 from pipelines.store import Artifact
 from pipelines.tasks import family_of_model
 from pipelines.tracking.tracker import Tracker
-from pipelines.train.imported import IMPORTED, import_folder, refuse_own_code
+from pipelines.train.imported import import_folder, refuse_own_code
 
 # Of the model's largest output, or of 1 where that is less: float32 sums in another order.
 MOST_DIFFERENT: Final = 1e-4

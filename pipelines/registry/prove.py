@@ -16,9 +16,10 @@ from pipelines.errors import redacted
 from pipelines.registry import proof_process
 from pipelines.registry.find import PROOF_TAG, VERIFIED_TAG, digest_of, entries, uri_of
 from pipelines.registry.register import RegisteredModel
+from pipelines.stage import IMPORTED
 from pipelines.store import Artifact
 from pipelines.tracking.tracker import COMPUTED_ON_TAG, Tracker
-from pipelines.train.imported import IMPORTED, PROBE
+from pipelines.train.imported import PROBE
 
 _OF_ENCODERS: Final = ("eval/mlm_accuracy", "eval/clm_accuracy")
 _TOLERANCE: Final = 0.001  # between two machines; an answer that hangs by a rounding may differ

@@ -1,9 +1,9 @@
 """Putting models into MLflow's registry: versions with their cards, metadata and lineage."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import yaml
 from mlflow import MlflowClient
@@ -11,8 +11,7 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from pipelines.errors import redacted
-from pipelines.recipes.files import differences, flattened
-from pipelines.recipes.recipe import Recipe
+from pipelines.recipes.files import flattened
 from pipelines.registry.find import (
     CODE_TAG,
     COMPARISON_TAG,
@@ -24,13 +23,13 @@ from pipelines.registry.find import (
     entries,
     pages,
 )
+from pipelines.registry.lineage import described
 from pipelines.registry.package import log_package, question_of
-from pipelines.stages import STAGES
-from pipelines.stages.evaluation import beside, confidence_of
-from pipelines.store import Artifact, ArtifactStore
-from pipelines.store.artifact import is_fingerprint
+from pipelines.stage import IMPORTED
+from pipelines.stages.evaluation import confidence_of
+from pipelines.stages.figures import HEADER, Row, aligned, encoder_rows, task_rows
+from pipelines.store import Artifact
 from pipelines.tracking.tracker import COMPUTED_ON_TAG, FINGERPRINT_TAG, Tracker
-from pipelines.train.imported import IMPORTED
 from pipelines.train.metrics import numbers
 from pipelines.versions import code_version
 
@@ -40,7 +39,6 @@ _LIMITS: Final = {
     False: "Its figures hold for texts like its held-out items; for other texts "
     "they were not measured. It answers any text, also one about something else.",
 }
-_KINDS: Final = (*STAGES, "imported_encoder", IMPORTED)  # that a lineage may name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,11 +174,11 @@ def model_card(submission: Submission, number: int) -> str:
     The sections are those of Mitchell et al., "Model Cards for Model Reporting" (2019), as far as
     a recipe knows them. It has at most as many characters as the registry takes.
     """
-    artifact, evaluation, name = submission.artifact, submission.evaluation, submission.name
-    statistics = {**(evaluation.statistics if evaluation else {}), **artifact.statistics}
+    artifact, name = submission.artifact, submission.name
     example = json.dumps(dict(question_of(submission.kind, artifact).example))
     whole_lineage = (*submission.lineage.values(), artifact)
-    made_from = {each.fingerprint: _described(each) for each in whole_lineage}
+    made_from = {each.fingerprint: described(each) for each in whole_lineage}
+    figures = _figures(submission)
     parts = [
         _description(submission),
         "## Made from\n\n"
@@ -188,12 +186,7 @@ def model_card(submission: Submission, number: int) -> str:
             f"- {title} `{fingerprint}`: {headline}"
             for fingerprint, (title, headline) in made_from.items()
         ),
-        "## Held-out figures\n\n| figure | reached | to compare |\n|---|---|---|\n"
-        + "\n".join(_figures(statistics))
-        + "".join(
-            f"\n| {title} | {value} | {compared} |"
-            for title, value, compared in (confidence_of(evaluation) if evaluation else ())
-        ),
+        *(["## Held-out figures\n\n" + "\n".join(aligned(HEADER, figures))] if figures else ()),
         _seeds(artifact),
         f"## Limits\n\n{_LIMITS[submission.kind == 'encoder']}",
         "## Use\n\n```python\nimport mlflow\n\nmodel = mlflow.pyfunc.load_model("
@@ -203,18 +196,13 @@ def model_card(submission: Submission, number: int) -> str:
     return redacted("\n\n".join(parts))[:_MOST_CHARACTERS]
 
 
-def _figures(statistics: Mapping[str, Any]) -> list[str]:
-    """The main score first; each figure with its baselines."""
-    names = [name for name in statistics if name.startswith("eval/") and name.count("/") == 1]
-    names.sort(key=lambda name: name != statistics.get("score"))
-    rows = []
-    for name in names:
-        metric = name.removeprefix("eval/")
-        compared = ", ".join(
-            f"{baseline} {value:.4f}" for baseline, value in beside(statistics, metric).items()
-        )
-        rows.append(f"| {metric.replace('_', ' ')} | {statistics[name]:.4f} | {compared} |")
-    return rows
+def _figures(submission: Submission) -> list[Row]:
+    statistics, evaluation = submission.artifact.statistics, submission.evaluation
+    if submission.kind == "encoder":
+        return encoder_rows(statistics)
+    if evaluation is None:
+        return task_rows(statistics, statistics) if "score" in statistics else []
+    return task_rows(statistics, evaluation.statistics) + confidence_of(evaluation)
 
 
 def _seeds(artifact: Artifact) -> str:
@@ -229,60 +217,3 @@ def _seeds(artifact: Artifact) -> str:
         f"{statistics[f'mean/{score}']:.4f} in the mean with a standard deviation of "
         f"{deviation:.4f}."
     )
-
-
-def _described(artifact: Artifact) -> tuple[str, str]:
-    """The title of an artifact's stage, and the count or figure that describes it best."""
-    stage = STAGES.get(artifact.kind)
-    if stage is None:
-        return artifact.kind, str(artifact.statistics.get("source", "given"))
-    return stage.title, stage.headline(artifact.statistics)
-
-
-def lineage_lines(kind: str, fingerprint: str, store: ArtifactStore) -> list[str]:
-    """What an artifact was made from, down to files and settings, indented, each part once.
-
-    Settings are those that are not the default. A branch ends, marked so, at what the store does
-    not hold. Raises UserError where the store does not answer.
-    """
-    return list(_branch(kind, fingerprint, store, "", set()))
-
-
-def _branch(
-    kind: str, fingerprint: str, store: ArtifactStore, indent: str, shown: set[str]
-) -> Iterator[str]:
-    artifact = _artifact(kind, fingerprint, store)
-    if artifact is None:
-        yield f"{indent}{kind} {fingerprint}: not in the store {store.url}"
-        return
-    title, headline = _described(artifact)
-    line = f"{indent}{title} {fingerprint}"
-    if fingerprint in shown:
-        yield f"{line}, see above"
-        return
-    shown.add(fingerprint)
-    yield line
-    manifest, inner = artifact.manifest, f"{indent}  "
-    yield f"{inner}holds {headline}"
-    yield f"{inner}made {manifest.created}, by {manifest.code_version}"
-    stage = STAGES.get(artifact.kind)
-    usual = getattr(Recipe(), stage.name, None) if stage else None
-    default = usual.model_dump(mode="json") if usual is not None else {}
-    for path, value in differences(manifest.settings, default).items():
-        yield f"{inner}{path}: {value}"
-    if artifact.kind == "corpus" and (paths := artifact.statistics.get("input", {}).get("paths")):
-        yield f"{inner}paths: {', '.join(paths)}"
-    for name, value in sorted(manifest.inputs.items()):
-        if is_fingerprint(value) and _artifact(name, value, store) is not None:
-            yield from _branch(name, value, store, inner, shown)
-        else:  # raw text or labelled files, and how they were read
-            yield f"{inner}{name} {value}"
-
-
-def _artifact(name: str, fingerprint: str, store: ArtifactStore) -> Artifact | None:
-    """The artifact `fingerprint`; usually its kind is the name that its user has for it."""
-    for kind in sorted(_KINDS, key=lambda kind: kind != name):
-        artifact = store.find(kind, fingerprint)
-        if artifact is not None:
-            return artifact
-    return None

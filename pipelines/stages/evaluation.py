@@ -16,15 +16,20 @@ from pipelines.stage import StageContext
 from pipelines.stages import EVALUATION
 from pipelines.stages.dataset.items import Parts, num_in_train
 from pipelines.stages.dataset.stage import family_of, figures_of, read_items
+from pipelines.stages.figures import BASELINE, Row
 from pipelines.store import Artifact, ArtifactStore, Built, Draft
 from pipelines.tasks import Answers, Items, Reading
-from pipelines.tasks.calibration import calibration_figures, confidence_report, confidence_rows
+from pipelines.tasks.calibration import (
+    calibration_figures,
+    calibration_rows,
+    confidence_report,
+    precision_rows,
+)
 from pipelines.versions import versions_of
 
 REPORT_FILE: Final = "report.json"
 _BASELINES_VERSION = 4
 _ANSWERS_FILE = "answers.json"
-_PREFIX = "baseline/"
 logger = logging.getLogger(__name__)
 
 
@@ -81,12 +86,12 @@ def _evaluate(finetuned: Artifact, dataset: Artifact, baselines: Artifact, draft
     return Built(names, statistics)
 
 
-def confidence_of(evaluation: Artifact) -> list[tuple[str, str, str]]:
+def confidence_of(evaluation: Artifact) -> list[Row]:
     """Rows on how sure the model is, for people; none of a model without a probability an item."""
     if CONFIDENCE_FILE not in evaluation.names():
         return []
     table = json.loads(evaluation.local(CONFIDENCE_FILE).read_text(encoding="utf-8"))
-    return confidence_rows(evaluation.statistics, table)
+    return calibration_rows(evaluation.statistics) + precision_rows(table)
 
 
 def build_baselines(dataset: Artifact, store: ArtifactStore) -> Artifact:
@@ -129,19 +134,6 @@ def figures_on(items: Items, finetuned: Artifact, store: ArtifactStore) -> dict[
     return {**_figures(_learned(items, dataset), items, dataset), "items_trained_on": trained_on}
 
 
-def beside(statistics: Mapping[str, Any], metric: str) -> dict[str, float]:
-    """The baselines to compare a figure with, by name: trivial and learned ones."""
-    guess = statistics.get("guess", "constant guess")
-    trivial = statistics.get(f"{_PREFIX}{metric}")
-    learned = {
-        key.removeprefix(_PREFIX).removesuffix(f"/{metric}"): value
-        for key, value in statistics.items()
-        if key.startswith(_PREFIX) and key.endswith(f"/{metric}") and key.count("/") == 2
-    }
-    learned = dict(sorted(learned.items()))
-    return learned if trivial is None else {guess: trivial, **learned}
-
-
 def _learned(items: Items, dataset: Artifact) -> dict[str, list[Any]]:
     answers = family_of(dataset).baselines(read_items(dataset, "train"), items)
     return {name: list(values) for name, values in answers.items()}
@@ -150,7 +142,7 @@ def _learned(items: Items, dataset: Artifact) -> dict[str, list[Any]]:
 def _figures(answers: Mapping[str, list[Any]], items: Items, dataset: Artifact) -> dict[str, float]:
     family = family_of(dataset)
     return {
-        f"{_PREFIX}{name}/{metric.removeprefix('eval/')}": value
+        f"{BASELINE}{name}/{metric.removeprefix('eval/')}": value
         for name, values in answers.items()
         for metric, value in family.figures(Answers(values, 0), items).items()
     }

@@ -18,18 +18,20 @@ _PRECISIONS: Final = (*(round(0.5 + n / 100, 2) for n in range(50)), 0.995, 0.99
 _FEWEST_ANSWERS: Final = 20  # of which a precision says anything
 
 
-def calibration_figures(probable: Probable, temperature: float) -> dict[str, float]:
-    """Log loss and expected calibration error, and both without the temperature.
+def calibration_figures(probable: Probable, temperature: float | None = None) -> dict[str, float]:
+    """Log loss and expected calibration error; with the `temperature` both without it, too.
 
     The error (Naeini et al., 2015) is the mean distance of probability and accuracy in ten equally
     wide bins of the answers' probabilities.
     """
-    figures = {}
-    plain = probable.probabilities
-    if temperature != 1.0:  # else dividing by the sum would round
-        powers = plain**temperature
-        plain = powers / powers.sum(axis=1, keepdims=True)
-    for name, probabilities in (("", probable.probabilities), ("uncalibrated_", plain)):
+    figures, sides = {}, {"": probable.probabilities}
+    if temperature is not None:
+        plain = probable.probabilities
+        if temperature != 1.0:  # else dividing by the sum would round
+            powers = plain**temperature
+            plain = powers / powers.sum(axis=1, keepdims=True)
+        sides["uncalibrated_"] = plain
+    for name, probabilities in sides.items():
         confidences, is_right = _answers(probabilities, probable.classes)
         losses = _log_losses(probabilities, probable.classes)
         figures[f"confidence/{name}log_loss"] = float(losses.mean())
@@ -111,19 +113,77 @@ def _at_precision(
     }
 
 
-def confidence_rows(
-    statistics: Mapping[str, Any], report: Mapping[str, Any]
-) -> list[tuple[str, str, str]]:
-    """What is shown to people: a figure, its value, and what to compare it with."""
+def answered_alone(probable: Probable, min_confidence: float) -> dict[str, Any]:
+    """How many answers are at least so probable, and how many of those are right.
+
+    With the 95% interval of their precision (Wilson, 1927); None where nothing is answered.
+    """
+    from scipy.stats import binomtest  # half a second
+
+    confidences, is_right = _answers(probable.probabilities, probable.classes)
+    given = confidences >= min_confidence
+    num_answered, num_right = int(given.sum()), int(is_right[given].sum())
+    precision = low = high = None
+    if num_answered:
+        interval = binomtest(num_right, num_answered).proportion_ci(method="wilson")
+        precision, low, high = num_right / num_answered, float(interval.low), float(interval.high)
+    return {
+        "min_confidence": min_confidence,
+        "items": len(given),
+        "answered": num_answered,
+        "precision": precision,
+        "low": low,
+        "high": high,
+    }
+
+
+def alone_rows(alone: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """What people read of `answered_alone`, and their 95% interval."""
+    num_answered, num_items = alone["answered"], alone["items"]
+    rows = [
+        (
+            f"answered alone, {_from(alone['min_confidence'])}",
+            f"{num_answered / num_items:.1%}",
+            f"{num_answered:,} of {num_items:,}",
+        )
+    ]
+    if num_answered:
+        asked = f"asked for {alone['min_precision']:.1%}, " if alone.get("min_precision") else ""
+        interval = f"95% interval {alone['low']:.1%} to {alone['high']:.1%}"
+        rows.append(("right, of those", f"{alone['precision']:.1%}", f"{asked}{interval}"))
+    return rows
+
+
+def calibration_rows(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """What people read of `calibration_figures`: a figure, its value, and that before."""
     rows = []
     for name, style in (("calibration_error", ".1%"), ("log_loss", ".3f")):
-        value, before = (statistics[f"confidence/{part}{name}"] for part in ("", "uncalibrated_"))
-        compared = "not calibrated" if value == before else f"before calibration {before:{style}}"
-        rows.append((f"{name.replace('_', ' ')}, held-out", f"{value:{style}}", compared))
+        value, before = (figures.get(f"confidence/{part}{name}") for part in ("", "uncalibrated_"))
+        if value is None:
+            continue
+        if before is None:
+            compared = ""
+        elif before == value:
+            compared = "not calibrated"
+        else:
+            compared = f"before calibration {before:{style}}"
+        rows.append((name.replace("_", " "), f"{value:{style}}", compared))
+    return rows
+
+
+def precision_rows(report: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """What people read of `confidence_report`: which share is answered at each precision."""
+    rows = []
     for row in report["precision"]:
         if row["precision"] in SHOWN:
-            least = row["min_confidence"]
-            where = "never as good" if least is None else f"from probability {least:.3f} on"
-            title = f"answered alone at {row['precision']:.0%} precision"
-            rows.append((title, f"{row['answered']:.1%}", where))
+            least, title = row["min_confidence"], f"at {row['precision']:.0%} precision"
+            if least is None:
+                rows.append((f"answered alone {title}", "none", ""))
+            else:
+                value = f"{row['answered']:.1%}"
+                rows.append((f"answered alone {title}, {_from(least)}", value, ""))
     return rows
+
+
+def _from(min_confidence: float) -> str:
+    return f"from probability {min_confidence:.3f} on"

@@ -16,12 +16,11 @@ from bert_core.training.state import load_model, read_config, save_model
 from bert_core.vocabulary import TOKENIZER_FILES, WordPieceTokenizer
 from pipelines.errors import UserError, readable, redacted
 from pipelines.io.hugging_face import FROM_THE_HUB
-from pipelines.stage import StageContext, send_note
+from pipelines.stage import IMPORTED, StageContext, send_note
 from pipelines.store import Artifact, ArtifactStore, Built, Draft
 from pipelines.store.artifact import fingerprint_of, is_fingerprint, sha256_of_file
 from pipelines.versions import computing_machine
 
-IMPORTED: Final = "imported_model"
 PROBE: Final = "probe/response"  # of texts whose answers verification compares
 # Kinds of artifacts that hold a model and its tokenizer; `imported_encoder` was the first's name.
 _KINDS: Final = (IMPORTED, "encoder", "finetuned", "imported_encoder")

@@ -67,6 +67,10 @@ def launched(
         )
         send_note(context.observe, section, note)
     folder = CheckpointFolder(f"{checkpoints.path}/{job.name}", checkpoints.filesystem)
+    # On a busy machine minutes pass before the first step. A stage of its own: its time is not that
+    # of steps.
+    starting = f"{job.stage}, starting its workers"
+    context.observe(Progress(stage=starting, done=0, total=0, unit="steps"))
     try:
         with messages_of_workers(context.observe) as messages, keep_signal_handlers():
             assignment = Assignment(

@@ -177,8 +177,8 @@ def test_a_registered_classifier_is_evaluated_on_a_labelled_file(
     command = ["evaluate", "--model", "bertsmith-classifier/1", "--home", str(whole_run.home)]
     assert run([*command, "--labels", str(dataset)]) == DONE
     said = capsys.readouterr().out
-    assert "eval/accuracy" in said
-    assert "networkx" in said
+    assert "| accuracy" in said and "TF-IDF" in said and "2 items" in said
+    assert "| networkx | " in said
     assert run([*command, "--labels", str(dataset), "--label-column", "genre"]) == MISTAKE
     assert "genre" in capsys.readouterr().err
     dataset.write_bytes("text;label\nReturn the “sum”.;numpy\n".encode("cp1252"))

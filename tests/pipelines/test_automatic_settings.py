@@ -83,9 +83,39 @@ def test_a_published_encoder_keeps_the_paper_s_head_unless_it_makes_vectors_of_a
     assert found.learning_rate == 1e-3  # of BERT-tiny's size
     notes = [progress.note for progress in said]
     assert any("num_epochs=auto is 20 for 40 training items" in note for note in notes)
-    assert any("texts lose accents and other marks" in note for note in notes)
+    assert not any("marks" in note for note in notes)  # these texts have none
     with pytest.raises(ValidationError, match="reach beyond the largest seed"):
         FinetuningSettings(seed=2**31 - 2, num_seeds=3)
+
+
+@pytest.mark.parametrize(
+    ("text", "share"),
+    # Of four different words, labels counted; a Japanese sentence is one word here.
+    [
+        ("второй дом", "25.0%"), ("की दुकान", "25.0%"), ("ร้านค้า เปิด", "50.0%"),
+        ("これが本です はい", "25.0%"), ("café ouvert", "25.0%"), ("한국어 책", ""),
+        ("plain text", ""),
+    ],
+)  # fmt: skip
+def test_a_tokenizer_that_removes_marks_says_from_how_many_words_and_what_to_do(
+    context: StageContext, tmp_path: Path, text: str, share: str
+) -> None:
+    path = tmp_path / "items.csv"
+    rows = "".join(f"{text},{label}\n" for label in ("x", "y") * 20)
+    path.write_text(f"text,label\n{rows}", encoding="utf-8")
+    heldout = tmp_path / "heldout.csv"
+    heldout.write_text("text,label\nother,x\n", encoding="utf-8")
+    source = {"kind": "labelled_file", "path": str(path), "heldout_path": str(heldout)}
+    items = build_dataset(DatasetSettings.model_validate({"source": source}), None, context)
+    start = encoder(context, tmp_path / "there", is_ours=False)
+    notes: list[str] = []
+    resolved_settings(
+        FinetuningSettings(), items, start, lambda progress: notes.append(progress.note)
+    )
+    told = [note for note in notes if "marks" in note]
+    assert len(told) == bool(share)
+    for note in told:
+        assert f"from {share} of the different words; if they matter, take an" in note
 
 
 def test_an_encoder_of_ours_is_read_by_the_mean_wherever_it_lies(

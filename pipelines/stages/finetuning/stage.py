@@ -1,8 +1,10 @@
 """Stage: from a pretrained encoder and labelled items to a model of their task."""
 
+import itertools
 import json
 import math
 import shutil
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,12 +13,12 @@ from typing import Any, Final, Literal, NamedTuple
 
 from bert_core.model.task_models import TaskModel, TextModel
 from bert_core.training.state import read_config
-from bert_core.vocabulary import WordPieceTokenizer
+from bert_core.vocabulary import Normalization, WordPieceTokenizer, build_normalizer
 from pipelines.cluster import connect, map_tasks, nodes
 from pipelines.errors import UserError
-from pipelines.stage import Observer, Progress, StageContext, ignore, send_note
+from pipelines.stage import IMPORTED, Observer, Progress, StageContext, ignore, send_note
 from pipelines.stages import FINETUNING
-from pipelines.stages.dataset.stage import family_of
+from pipelines.stages.dataset.stage import family_of, read_items
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.stages.finetuning.training import (
     OF_NO_TRAINING,
@@ -26,7 +28,7 @@ from pipelines.stages.finetuning.training import (
 )
 from pipelines.store import Artifact, Built, Draft
 from pipelines.tracking.tracker import is_transient
-from pipelines.train.imported import IMPORTED, config_of
+from pipelines.train.imported import config_of
 from pipelines.train.metrics import finish_run, numbers, open_run
 from pipelines.train.placement import resolve_device
 from pipelines.train.settings import resolved_rate
@@ -67,8 +69,13 @@ def resolved_settings(
         epochs = automatic_epochs(num_items)
         note = f"finetuning: num_epochs=auto is {epochs:g} for {num_items:,} training items"
         send_note(observe, "finetuning", note)
-    if WordPieceTokenizer.from_directory(encoder.local_folder()).normalization.strips_accents:
-        note = "finetuning: with the encoder's tokenizer texts lose accents and other marks"
+    rules = WordPieceTokenizer.from_directory(encoder.local_folder()).normalization
+    if rules.strips_accents and (share := _share_without_marks(dataset, rules)):
+        note = (
+            f"finetuning: the encoder's tokenizer removes accents and other marks, here from "
+            f"{share:.1%} of the different words; if they matter, take an encoder that keeps them "
+            "(a cased or multilingual one)"
+        )
         send_note(observe, "finetuning", note)
     rate = resolved_rate(settings.learning_rate, "finetuning", config_of(encoder), observe)
     return settings.model_copy(
@@ -80,6 +87,23 @@ def resolved_settings(
             "search": settings.search.around(rate, epochs),
         }
     )
+
+
+def _share_without_marks(dataset: Artifact, rules: Normalization) -> float:
+    """Of the different words of the training items, the share whose marks `rules` removes."""
+    cells = [cell for row in read_items(dataset, "train").rows for cell in row.values()]
+    texts = itertools.chain.from_iterable(
+        [cell] if isinstance(cell, str) else cell for cell in cells if isinstance(cell, str | list)
+    )
+    words = {word for text in texts if isinstance(text, str) for word in text.split()}
+    whole = build_normalizer(replace(rules, strip_accents=False, compose=True))
+    stripped = build_normalizer(rules)
+    # Taken apart, Hangul loses nothing: so it is compared put together.
+    changed = sum(
+        whole.normalize_str(word) != unicodedata.normalize("NFC", stripped.normalize_str(word))
+        for word in words
+    )
+    return changed / max(1, len(words))
 
 
 def automatic_epochs(num_items: int) -> int:

@@ -10,8 +10,8 @@ from mlflow.exceptions import MlflowException
 from flows.cli.app import DONE, MISTAKE, run
 from pipelines.errors import UserError
 from pipelines.registry.find import COMPARISON_TAG, VERIFIED_TAG
+from pipelines.registry.lineage import lineage_lines
 from pipelines.registry.promote import PREVIOUS, decide_promotion, move_alias
-from pipelines.registry.register import lineage_lines
 from pipelines.train.imported import import_folder
 from tests.pipelines.registry.classifiers import choose, go_back
 from tests.pipelines.registry.conftest import Models
@@ -133,13 +133,19 @@ def test_models_lists_versions_and_says_why_one_is_champion(
 
 def test_one_model_is_shown_in_full(models: Models, home: Path, capsys: pytest.CaptureFixture[str]):
     models.register(models.encoder(1))
-    tag(models, "1", "bertsmith.proof.reproduced", "0.25")
+    for name, value in {
+        "proof.reproduced": "0.25", "comparison.decision": "better",
+        "comparison.reason": "better than the constant", "promoted.archive.reason": "by hand",
+        "promoted.champion.reason": "better than the constant",
+    }.items():  # fmt: skip
+        tag(models, "1", f"bertsmith.{name}", value)
     store = ["--store", models.context.store.url]
     assert run(["models", "encoder/1", *store]) == DONE
     said = capsys.readouterr().out
     fingerprint = models.encoder(1).fingerprint
     for words in (
-        "models:/encoder/1  @candidate", "proof.reproduced: 0.25", f" {fingerprint}\n",
+        "models:/encoder/1  @candidate", "proof: reproduced 0.25", f" {fingerprint}\n",
+        "archive reason by hand; champion: as compared", "comparison: better than the constant\n",
         "    seed: 1",
     ):  # fmt: skip
         assert words in said

@@ -13,7 +13,8 @@ from pipelines.registry.register import Submission, model_card
 from pipelines.stages import evaluation as learning
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset, read_items
-from pipelines.stages.evaluation import answers_in, beside, build_baselines, build_evaluation
+from pipelines.stages.evaluation import answers_in, build_baselines, build_evaluation
+from pipelines.stages.figures import beside
 from pipelines.store import Artifact
 from pipelines.store.pruning import take_inventory
 from tests.pipelines.registry.classifiers import compared, finetuned, labelled_texts, proved
@@ -91,7 +92,7 @@ def test_an_evaluation_and_a_card_have_them_beside_the_majority_class(
         recipe_yaml="", evaluation=evaluation,
     )  # fmt: skip
     card = model_card(submission, 1)
-    assert f"majority class {figures['majority class']:.4f}, TF-IDF" in card
+    assert f"majority class {figures['majority class']:.1%}, TF-IDF" in card
     # A look through the store tells that the evaluation stands on them, so `prune` keeps both.
     found = build_baselines(dataset, models.context.store)
     artifacts = [each for each in take_inventory(models.context.store) if each.manifest]

@@ -19,8 +19,8 @@ def test_a_card_says_what_it_is_from_what_how_good_and_how_it_is_asked(models: M
     card = models.tracker.client().get_model_version("encoder", "1").description
     for words in (
         "A BERT encoder pretrained from raw text", "## Made from", models.examples.fingerprint,
-        "## Held-out figures", f"{artifact.statistics['eval/mlm_loss']:.4f}",
-        f"constant guess {artifact.statistics['baseline/mlm_loss']:.4f}", "## Limits",
+        "## Held-out figures", f"{artifact.statistics['eval/mlm_accuracy']:.1%}",
+        f"most frequent token {artifact.statistics['baseline/mlm_accuracy']:.1%}", "## Limits",
         'mlflow.pyfunc.load_model("models:/encoder/1")',
     ):  # fmt: skip
         assert words in card

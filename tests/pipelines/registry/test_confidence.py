@@ -1,6 +1,7 @@
 """A registered classifier answers alone where it is sure enough, however it is asked."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,8 +39,9 @@ def submission(models: Models, folder: Path) -> tuple[Submission, Artifact]:
 
 
 def test_what_is_not_sure_enough_is_left_to_a_person_and_the_rest_is_as_precise_as_asked(
-    models: Models, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    models: Models, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     submitted, dataset = submission(models, tmp_path)
     assert submitted.evaluation is not None
     report = json.loads(submitted.evaluation.local("report.json").read_text())["confidence"]
@@ -93,10 +95,32 @@ def test_what_is_not_sure_enough_is_left_to_a_person_and_the_rest_is_as_precise_
     assert run(["predict", *with_folder, "--min-precision", "0.9"]) == MISTAKE
     assert "has no table of precisions" in capsys.readouterr().err
 
+    # On labelled items the command says how often it answers, and how often that is right.
+    labelled = tmp_path / "labelled.csv"
+    asked.assign(label=expected).to_csv(labelled, index=False)
+    evaluate = ["evaluate", "--labels", str(labelled), "--model"]
+    home = ["--home", str(tmp_path / "home")]
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", models.tracker.uri)
+    assert run([*evaluate, "sure/1", *home, "--min-precision", "0.9", "--json"]) == DONE
+    alone = json.loads(capsys.readouterr().out)["alone"]
+    assert alone["min_confidence"] == row["min_confidence"]
+    assert alone["answered"] == given.sum() and alone["items"] == len(heldout)
+    assert alone["precision"] == pytest.approx(row["right"])
+    assert alone["low"] < alone["precision"] < alone["high"]
+    folder = str(submitted.artifact.local_folder())
+    assert run([*evaluate, folder, "--min-confidence", least]) == DONE
+    shown = capsys.readouterr().out
+    assert f"| {given.sum()} of {len(heldout)} " in shown
+    assert re.search(rf"right, of those +\| {row['right']:.1%}", shown)
+    assert run([*evaluate, folder, "--min-precision", "0.9"]) == MISTAKE
+    assert "has no table of precisions" in capsys.readouterr().err
+
     # What a person reads of it.
     card = model_card(submitted, 1)
-    for title, value, compared in confidence_of(submitted.evaluation):
-        assert f"| {title} | {value} | {compared} |" in card
+    for cells in confidence_of(submitted.evaluation):
+        assert any(
+            tuple(map(str.strip, line.split("|")[1:-1])) == cells for line in card.split("\n")
+        )
 
 
 def test_only_answers_with_one_probability_can_be_withheld(tmp_path: Path, models: Models) -> None:
@@ -147,7 +171,9 @@ def test_the_score_of_each_slice_stands_beside_that_of_all(
     assert mean == pytest.approx(told["eval/accuracy"])
     assert hindi["low"] <= hindi["score"] <= hindi["high"] < russian["low"]
     assert run([*asked, "--slice", "language"]) == DONE
-    assert f"language hi                   {hindi['score']:.4f} (95% int" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "| language | accuracy | 95% interval " in shown
+    assert f"| hi       | {hindi['score']:.1%} " in shown
     for column, message in (("product", "has no column 'product'"), ("text", "at most 100")):
         assert run([*asked, "--slice", column]) == MISTAKE
         assert message in capsys.readouterr().err

@@ -9,7 +9,14 @@ from sklearn.metrics import log_loss
 
 from bert_core.inference.confidence import CONFIDENCE_FILE, least_probability, withheld
 from pipelines.tasks import Probable
-from pipelines.tasks.calibration import calibration_figures, confidence_report, confidence_rows
+from pipelines.tasks.calibration import (
+    alone_rows,
+    answered_alone,
+    calibration_figures,
+    calibration_rows,
+    confidence_report,
+    precision_rows,
+)
 
 
 def of(confidences: list[float], right: list[bool]) -> Probable:
@@ -54,13 +61,13 @@ def test_a_precision_is_translated_to_the_least_probability_that_gave_it(tmp_pat
     right = [True] * 40 + [True] * 36 + [False] * 4 + [False] * 20
     report = confidence_report(of(confidences, right))
     statistics = calibration_figures(of(confidences, right), temperature=1.0)
-    assert [compared for *_, compared in confidence_rows(statistics, report)[:2]] == [
+    assert [compared for *_, compared in calibration_rows(statistics)] == [
         "not calibrated", "not calibrated",
     ]  # fmt: skip
-    assert confidence_rows(statistics, report)[2:] == [
-        ("answered alone at 90% precision", "80.0%", "from probability 0.800 on"),
-        ("answered alone at 95% precision", "80.0%", "from probability 0.800 on"),
-        ("answered alone at 99% precision", "40.0%", "from probability 0.990 on"),
+    assert precision_rows(report) == [
+        ("answered alone at 90% precision, from probability 0.800 on", "80.0%", ""),
+        ("answered alone at 95% precision, from probability 0.800 on", "80.0%", ""),
+        ("answered alone at 99% precision, from probability 0.990 on", "40.0%", ""),
     ]
     (tmp_path / CONFIDENCE_FILE).write_text(json.dumps(report))
     assert least_probability(tmp_path, 0.95) == 0.8
@@ -72,6 +79,7 @@ def test_a_precision_is_translated_to_the_least_probability_that_gave_it(tmp_pat
 def test_a_precision_that_was_never_reached_is_refused(tmp_path: Path) -> None:
     report = confidence_report(of([0.9] * 100, [True] * 80 + [False] * 20))
     assert not any(row["answered"] for row in report["precision"] if row["precision"] > 0.8)
+    assert precision_rows(report)[0] == ("answered alone at 90% precision", "none", "")
     (tmp_path / CONFIDENCE_FILE).write_text(json.dumps(report))
     with pytest.raises(ValueError, match=r"no probability gives a precision of 0.9 .*best is 0.8;"):
         least_probability(tmp_path, 0.9)
@@ -87,3 +95,24 @@ def test_answers_that_are_not_sure_enough_are_none_beside_the_guess() -> None:
     assert withheld(answers, 0.9) == {
         "label": ["a", None, None], "probability": [0.9, 0.8999, 0.3], "guess": ["a", "b", "c"],
     }  # fmt: skip
+
+
+def test_of_what_is_answered_alone_the_precision_has_its_interval() -> None:
+    probable = of([0.95] * 488 + [0.7] * 384, [True] * 465 + [False] * 23 + [True] * 384)
+    alone = answered_alone(probable, 0.915)
+    assert (alone["answered"], alone["items"]) == (488, 872)
+    # Wilson's interval by its formula.
+    share, z, n = 465 / 488, 1.959964, 488
+    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z * (share * (1 - share) / n + z * z / (4 * n * n)) ** 0.5 / (1 + z * z / n)
+    assert (alone["low"], alone["high"]) == pytest.approx((middle - half, middle + half))
+    assert alone_rows(alone) == [
+        ("answered alone, from probability 0.915 on", "56.0%", "488 of 872"),
+        ("right, of those", "95.3%", "95% interval 93.0% to 96.8%"),
+    ]
+    asked = alone_rows({**alone, "min_precision": 0.95})[1]
+    assert asked[2] == "asked for 95.0%, 95% interval 93.0% to 96.8%"
+    nothing = answered_alone(probable, 0.99)
+    assert alone_rows(nothing) == [
+        ("answered alone, from probability 0.990 on", "0.0%", "0 of 872")
+    ]
