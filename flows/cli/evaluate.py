@@ -174,16 +174,18 @@ def _print_figures(
     tables = [aligned(HEADER, rows)]
     if by_label := report.get("by_label"):
         shares = ("precision", "recall", "f1")
-        header = ("label", *shares, "items")
-        tables.append(
-            aligned(
-                header,
-                [
-                    (row["label"], *(f"{row[name]:.1%}" for name in shares), f"{row['items']:,}")
-                    for row in by_label
-                ],
-            )
-        )
+        header = ["label", *shares, "items"]
+        lines = [
+            [row["label"], *(f"{row[name]:.1%}" for name in shares), f"{row['items']:,}"]
+            for row in by_label
+        ]
+        if alone := {row["label"]: row for row in report.get("alone", {}).get("by_label", ())}:
+            header += ["answered alone", "right of those"]
+            for line in lines:
+                row = alone[line[0]]
+                right = "" if row["precision"] is None else f"{row['precision']:.1%}"
+                line += [f"{row['answered']:,}", right]
+        tables.append(aligned(header, lines))
     if slices := report.get("slices"):
         score = report["score"].removeprefix("eval/").replace("_", " ")
         tables.append(

@@ -83,7 +83,7 @@ def evaluate_file(
     report = {**task.report(answers, items), "model": reference, "score": task.score}
     if confidence != ANY:
         assert isinstance(model, OneOfClasses) and probable is not None
-        alone = answered_alone(probable, model.min_confidence)
+        alone = answered_alone(probable, model.min_confidence, items.labels)
         report["alone"] = {**alone, "min_precision": confidence.min_precision}
     if slice_column:
         # An item without a value belongs to itself.

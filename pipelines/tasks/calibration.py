@@ -3,7 +3,7 @@
 N = answers, C = classes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -113,10 +113,14 @@ def _at_precision(
     }
 
 
-def answered_alone(probable: Probable, min_confidence: float) -> dict[str, Any]:
+def answered_alone(
+    probable: Probable, min_confidence: float, labels: Sequence[str] = ()
+) -> dict[str, Any]:
     """How many answers are at least so probable, and how many of those are right.
 
-    With the 95% interval of their precision (Wilson, 1927); None where nothing is answered.
+    With the 95% interval of their precision (Wilson, 1927), and both for the answers of each of the
+    `labels`, since one threshold for all gives each its own precision. None where nothing is
+    answered.
     """
     from scipy.stats import binomtest  # half a second
 
@@ -127,7 +131,14 @@ def answered_alone(probable: Probable, min_confidence: float) -> dict[str, Any]:
     if num_answered:
         interval = binomtest(num_right, num_answered).proportion_ci(method="wilson")
         precision, low, high = num_right / num_answered, float(interval.low), float(interval.high)
+    answers = probable.probabilities.argmax(axis=1)
+    by_label = []
+    for place, label in enumerate(labels):
+        of_label = is_right[given & (answers == place)]
+        share = float(of_label.mean()) if len(of_label) else None
+        by_label.append({"label": label, "answered": len(of_label), "precision": share})
     return {
+        "by_label": by_label,
         "min_confidence": min_confidence,
         "items": len(given),
         "answered": num_answered,

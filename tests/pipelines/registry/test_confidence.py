@@ -107,10 +107,17 @@ def test_what_is_not_sure_enough_is_left_to_a_person_and_the_rest_is_as_precise_
     assert alone["answered"] == given.sum() and alone["items"] == len(heldout)
     assert alone["precision"] == pytest.approx(row["right"])
     assert alone["low"] < alone["precision"] < alone["high"]
+    for each in alone["by_label"]:
+        answers_of = given & (plain["label"] == each["label"])
+        assert each["answered"] == answers_of.sum()
+        if each["answered"]:
+            right = (expected[answers_of] == each["label"]).mean()
+            assert each["precision"] == pytest.approx(right)
     folder = str(submitted.artifact.local_folder())
     assert run([*evaluate, folder, "--min-confidence", least]) == DONE
     shown = capsys.readouterr().out
     assert f"| {given.sum()} of {len(heldout)} " in shown
+    assert "| items | answered alone | right of those |" in shown
     assert re.search(rf"right, of those +\| {row['right']:.1%}", shown)
     assert run([*evaluate, folder, "--min-precision", "0.9"]) == MISTAKE
     assert "has no table of precisions" in capsys.readouterr().err

@@ -110,6 +110,11 @@ def test_of_what_is_answered_alone_the_precision_has_its_interval() -> None:
         ("answered alone, from probability 0.915 on", "56.0%", "488 of 872"),
         ("right, of those", "95.3%", "95% interval 93.0% to 96.8%"),
     ]
+    assert alone["by_label"] == []
+    by_label = answered_alone(probable, 0.915, ("да", "нет"))["by_label"]
+    assert sum(row["answered"] for row in by_label) == 488
+    right = sum(row["answered"] * row["precision"] for row in by_label if row["answered"])
+    assert right == pytest.approx(465)
     asked = alone_rows({**alone, "min_precision": 0.95})[1]
     assert asked[2] == "asked for 95.0%, 95% interval 93.0% to 96.8%"
     nothing = answered_alone(probable, 0.99)
