@@ -45,7 +45,8 @@ def task_rows(
     names = [name for name in statistics if name.startswith("eval/")]
     for name in sorted(names, key=lambda name: name != score):
         metric = name.removeprefix("eval/")
-        style = ".4g" if metric.endswith("error") else ".1%"
+        is_share = not metric.endswith("error") and abs(statistics[name]) <= 1
+        style = ".1%" if is_share else ".4g"  # a task of one's own may count anything
         baselines = beside(compared, metric)
         if from_random is not None:
             # Of several the mean is compared with the mean.

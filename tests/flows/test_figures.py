@@ -6,6 +6,7 @@ import pytest
 
 from flows.report import RunReport, StageRecord, figure_rows
 from pipelines.recipes.recipe import Recipe
+from pipelines.stages.figures import task_rows
 from pipelines.store import ArtifactStore, Built
 
 
@@ -49,3 +50,12 @@ def test_a_task_stands_beside_the_majority_class_tfidf_and_random_weights(tmp_pa
     assert figure_rows(report) == [("accuracy", "58.9%", baselines)]
     alone = figure_rows(RunReport("end-to-end", Recipe(), records=[tuned]))
     assert alone == [("accuracy", "58.9%", "constant guess 11.0%")]
+
+
+def test_what_is_no_share_is_not_in_percent() -> None:
+    statistics = {"score": "eval/rank", "eval/rank": 3.25, "eval/squared_error": 0.5}
+    compared = {"baseline/squared_error": 0.75, "baseline/TF-IDF/rank": 12.5}
+    assert task_rows(statistics, compared) == [
+        ("rank", "3.25", "TF-IDF 12.5"),
+        ("squared error", "0.5", "constant guess 0.75"),
+    ]
