@@ -32,7 +32,8 @@ from pipelines.cluster import connect, disconnect
 from pipelines.stage import StageContext
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset
-from pipelines.stages.evaluation import beside, build_baselines
+from pipelines.stages.evaluation import build_baselines
+from pipelines.stages.figures import beside
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.stages.finetuning.stage import build_task_model
 from pipelines.store import Artifact, ArtifactStore
