@@ -14,10 +14,10 @@ from flows.cli.options import (
     SecondTextColumn,
     Store,
     TextColumn,
+    asked_confidence,
     context_of,
     model_address,
     named,
-    one_of,
     registry_of,
     say,
     tracker_of,
@@ -122,7 +122,7 @@ def evaluate(
         if key in options or key == "split":
             raise UserError(f"--set {override}: an option says that already; leave one of them out")
     settings: dict[str, object] = {"dataset.source": options, "dataset.source.split": split}
-    confidence = one_of(min_confidence, min_precision)
+    confidence = asked_confidence(min_confidence, min_precision)
     target = Path(f"{Path(labels).stem}-suspects.csv")
     if num_suspects and target.exists():
         raise UserError(f"{target} exists; move it away first")

@@ -47,8 +47,8 @@ def models(
 ) -> None:
     """List registered models with their scores, or show one in full.
 
-    In full: its proof, its comparison, why it has its aliases, and what it was made from, down to
-    files and settings.
+    In full: its figures, its proof, its comparison, why it has its aliases, and what it was made
+    from, down to files and settings.
 
     Example: bertsmith models bertsmith-encoder@champion
     """

@@ -177,7 +177,7 @@ def model_address(called: str) -> str:
     return called if is_folder(called) else f"{REGISTERED}{called}"
 
 
-def one_of(min_confidence: float, min_precision: float) -> tuple[float, float]:
+def asked_confidence(min_confidence: float, min_precision: float) -> tuple[float, float]:
     """How sure an answer must be; raises UserError where both options say it."""
     if min_confidence and min_precision:
         raise UserError("give either --min-confidence or --min-precision")

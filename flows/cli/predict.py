@@ -13,11 +13,11 @@ from flows.cli.options import (
     AsJson,
     Home,
     Model,
+    asked_confidence,
     asked_model,
     explained,
     model_address,
     newest_at,
-    one_of,
     say,
 )
 from flows.environment import home_folder, prepare_flows
@@ -107,7 +107,7 @@ def predict(
 
     Example: bertsmith predict 'Returns the eigenvalues of a matrix.'
     """
-    confidence = one_of(min_confidence, min_precision)
+    confidence = asked_confidence(min_confidence, min_precision)
     from pipelines.io.tables import TableSettings
 
     with explained("predict", TableSettings):
@@ -311,7 +311,7 @@ def serve(
 
     Example: bertsmith serve bertsmith-classifier@champion --port 5001
     """
-    confidence = one_of(min_confidence, min_precision)
+    confidence = asked_confidence(min_confidence, min_precision)
     with bound_socket(host, port) as bound, asked_model(model, home) as (folder, called):
         from pipelines.predict.server import serve as answer_requests
         from pipelines.registry.package import Confidence, opened

@@ -70,11 +70,12 @@ def resolved_settings(
         note = f"finetuning: num_epochs=auto is {epochs:g} for {num_items:,} training items"
         send_note(observe, "finetuning", note)
     rules = WordPieceTokenizer.from_directory(encoder.local_folder()).normalization
-    if rules.strips_accents and (share := _share_without_marks(dataset, rules)):
+    num_changed, num_words = _words_without_marks(dataset, rules)
+    if num_changed:
         note = (
             f"finetuning: the encoder's tokenizer removes accents and other marks, here from "
-            f"{share:.1%} of the different words; if they matter, take an encoder that keeps them "
-            "(a cased or multilingual one)"
+            f"{num_changed:,} of {num_words:,} different words; if they matter, take an encoder "
+            "that keeps them (a cased or multilingual one)"
         )
         send_note(observe, "finetuning", note)
     rate = resolved_rate(settings.learning_rate, "finetuning", config_of(encoder), observe)
@@ -89,8 +90,10 @@ def resolved_settings(
     )
 
 
-def _share_without_marks(dataset: Artifact, rules: Normalization) -> float:
-    """Of the different words of the training items, the share whose marks `rules` removes."""
+def _words_without_marks(dataset: Artifact, rules: Normalization) -> tuple[int, int]:
+    """How many different words of the training items lose a mark by `rules`, and of how many."""
+    if not rules.strips_accents:
+        return 0, 0
     cells = [cell for row in read_items(dataset, "train").rows for cell in row.values()]
     texts = itertools.chain.from_iterable(
         [cell] if isinstance(cell, str) else cell for cell in cells if isinstance(cell, str | list)
@@ -103,7 +106,7 @@ def _share_without_marks(dataset: Artifact, rules: Normalization) -> float:
         whole.normalize_str(word) != unicodedata.normalize("NFC", stripped.normalize_str(word))
         for word in words
     )
-    return changed / max(1, len(words))
+    return changed, len(words)
 
 
 def automatic_epochs(num_items: int) -> int:
