@@ -51,8 +51,7 @@ def _branch(
     usual = getattr(Recipe(), stage.name, None) if stage else None
     default = usual.model_dump(mode="json") if usual is not None else {}
     for path, value in differences(manifest.settings, default).items():
-        if value not in ("", []):  # what another kind of source leaves open
-            yield f"{inner}{path}: {value}"
+        yield f"{inner}{path}: {value}"
     if artifact.kind == "corpus" and (paths := artifact.statistics.get("input", {}).get("paths")):
         yield f"{inner}paths: {', '.join(paths)}"
     for name, value in sorted(manifest.inputs.items()):
