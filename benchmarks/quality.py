@@ -1,17 +1,17 @@
 """What minutes of pretraining are worth: our preset `budget` against the usual script at its best.
 
     python benchmarks/quality.py --folder build/quality
-    python benchmarks/quality.py --minutes 0.5 --files 8 --seeds 1 --rates 1e-3    # to see it run
+    python benchmarks/quality.py --minutes 0.5 --files 8 --seeds 1 --batches 8 --rates 1e-3
 
 The same novels (about 70 of 80 to train on, the rest held out), vocabulary, machine and minutes of
 training: `budget` through the stage, as anyone runs it, and `benchmarks/usual_training.py`, for
-which the fastest way to start it is chosen, then the rate among five at full length and on beyond
-the best, then the warm-up, by its held-out loss. Ours is not tuned. All are judged by the same
-masks of the same held-out novels. Then each encoder is fine-tuned alike on SST-2's first 8,000
-sentences, with the best of four settings, beside random weights and TF-IDF. Our minutes include our
-evaluations, those of the usual script neither them nor its first step. What exists in `--folder` is
-not run again. The picture goes to docs/pictures. Needs ../shared/data and
-`pip install -e .[benchmarks]`.
+which the fastest way to start it is chosen, then at full length, by its held-out loss, the windows
+of a step, the rate among five and on beyond the best, and the warm-up. Ours is not tuned. All are
+judged by the same masks of the same held-out novels. Then each encoder is fine-tuned alike on
+SST-2's first 8,000 sentences, with the best of four settings, beside random weights and TF-IDF. Our
+minutes include our evaluations, those of the usual script neither them nor its first step. What
+exists in `--folder` is not run again; the second line above only shows that all of it runs. The
+picture goes to docs/pictures. Needs ../shared/data and `pip install -e .[benchmarks]`.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from matplotlib.figure import Figure
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.alternating import ROOT, report
-from benchmarks.quality_sides import RATES, WARM_UPS, Data, Run, Usual, ours, prepare
+from benchmarks.quality_sides import BATCHES, RATES, WARM_UPS, Data, Run, Usual, ours, prepare
 from benchmarks.tasks import TASKS, dataset, random_encoder
 from benchmarks.usual_training import HELDOUT_EXAMPLES
 from bert_core.batch import PretrainingBatch
@@ -177,11 +177,16 @@ def numbers(text: str) -> list[float]:
     return [float(each) for each in text.split(",")]
 
 
+def whole(text: str) -> list[int]:
+    return [int(each) for each in text.split(",")]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--size", default="tiny")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--batches", type=whole, default=BATCHES, help="of the usual script")
     parser.add_argument("--rates", type=numbers, default=RATES, help="of the usual script")
     parser.add_argument("--warm-ups", type=numbers, default=WARM_UPS, help="of the usual script")
     parser.add_argument("--files", type=int, help="of the novels; by default all")
@@ -192,7 +197,7 @@ def main() -> None:
         folder = arguments.folder or Path(temporary)
         data = prepare(folder, arguments.files)
         usual = Usual(data, folder, minutes, size)
-        tuned = usual.tune(arguments.rates, arguments.warm_ups)
+        tuned = usual.tune(arguments.batches, arguments.rates, arguments.warm_ups)
         runs = {USUAL: [usual.run(seed) for seed in seeds],
                 OURS: [ours(data, minutes, size, seed) for seed in seeds]}  # fmt: skip
         rows = table(runs, data)

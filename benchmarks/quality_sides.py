@@ -1,6 +1,7 @@
 """The sides of `benchmarks/quality.py`: our preset `budget`, and the usual script at its best."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -26,10 +27,15 @@ from pipelines.store import Artifact, ArtifactStore
 from pipelines.train.imported import existing_encoder
 
 NOVELS = ROOT.parent / "shared" / "data" / "corpus" / "english_novels"
-# The usual script is tuned over these at full length, and on beyond the best one; then over these
-# shares of warm-up at the best rate.
+# The usual script is tuned at full length: first over the windows of a step, then over these rates
+# and on beyond the best one, then over these shares of warm-up.
+BATCHES = (8, 16, 32)
 RATES = (2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3)
 WARM_UPS = (0.1, 0.02, 0.3)
+# Large blocks stay with the process: without it a third of the time went into fresh pages.
+KEPT_MEMORY = {
+    "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 32), "MALLOC_TOP_PAD_": str(1 << 26)
+}  # fmt: skip
 NUM_POINTS = 12  # of a curve
 
 
@@ -104,6 +110,18 @@ def ours(data: Data, minutes: float, size: str, seed: int) -> Run:
     )
 
 
+class Choice(NamedTuple):
+    """What the usual script is tuned by."""
+
+    batch: int
+    rate: float
+    warm_up: float
+
+    def arguments(self) -> list[str]:
+        return ["--batch", str(self.batch), "--learning-rate", str(self.rate),
+                "--warm-up", str(self.warm_up)]  # fmt: skip
+
+
 class Usual:
     """The usual script. What has a result in the folder is not run again."""
 
@@ -115,8 +133,10 @@ class Usual:
                            "--examples", data.examples.fingerprint]  # fmt: skip
         self._minutes = minutes
 
-    def tune(self, rates: Sequence[float], warm_ups: Sequence[float]) -> list[str]:
-        """Choose how it is started, then the rate, then the warm-up; what was tried, in lines."""
+    def tune(
+        self, batches: Sequence[int], rates: Sequence[float], warm_ups: Sequence[float]
+    ) -> list[str]:
+        """Choose how it is started, then batch, rate and warm-up; what was tried, in lines."""
         is_fast = compute_dtype("auto", "cpu") == torch.bfloat16
         ways = [
             Way(*way)
@@ -124,54 +144,55 @@ class Usual:
                 (1, 2), ("float32", "bf16") if is_fast else ("float32",), (False, True)
             )
         ]
-        paces = {
-            way: self._result(f"probe-{number}", way)["steps_per_second"]
-            for number, way in enumerate(ways)
-        }
+        self._choice = Choice(batches[-1], rates[len(rates) // 2], warm_ups[0])
+        paces = {way: self._pace(way) for way in ways}
         self._way = max(paces, key=lambda way: paces[way])
-        self._pace = paces[self._way]
-        self._warm_up = warm_ups[0]
-        losses: dict[float, float] = {}
-        waiting = list(rates)
-        while waiting:
-            self._rate = waiting.pop(0)
-            losses[self._rate] = self.run(0).curve[-1]["loss"]
-            if not waiting:  # the best must not be at the edge of what was tried
-                best = min(losses, key=lambda rate: losses[rate])
-                waiting = [
-                    beyond
-                    for beyond, edge in ((best * 2, max(losses)), (best / 2, min(losses)))
-                    if best == edge
-                ]
-        self._rate = min(losses, key=lambda rate: losses[rate])
-        by_warm_up: dict[float, float] = {}
-        for self._warm_up in warm_ups:
-            by_warm_up[self._warm_up] = self.run(0).curve[-1]["loss"]
-        self._warm_up = min(by_warm_up, key=lambda share: by_warm_up[share])
-        return [
-            "The usual script, steps a second: "
-            + "; ".join(f"{way}: {pace:.2f}" for way, pace in paces.items()),
-            f"Loss after {self._minutes:g} minutes by rate: "
-            + ", ".join(f"{rate:g}: {losses[rate]:.3f}" for rate in sorted(losses)),
-            f"By share of warm-up at {self._rate:g}: "
-            + ", ".join(f"{share:g}: {loss:.3f}" for share, loss in by_warm_up.items()),
+        lines = [
+            f"The usual script, steps of {self._choice.batch} windows a second: "
+            + "; ".join(f"{way}: {pace:.2f}" for way, pace in paces.items())
         ]
+        lines.append(self._tuned("batch", batches))
+        lines.append(self._tuned("rate", rates, goes_on=True))
+        lines.append(self._tuned("warm_up", warm_ups))
+        return lines
 
     def run(self, seed: int) -> Run:
-        """With the rate and the warm-up that were chosen."""
-        name = f"run-{self._rate:g}-{self._warm_up:g}-{seed}"
+        """With what was chosen."""
+        name = "-".join(f"{value:g}" for value in (*self._choice, seed))
         result = self._result(
-            name, self._way, "--minutes", str(self._minutes), "--rate", str(self._pace),
-            "--points", str(NUM_POINTS), "--learning-rate", str(self._rate),
-            "--warm-up", str(self._warm_up), "--seed", str(seed),
+            f"run-{name}", self._way, "--minutes", str(self._minutes),
+            "--rate", str(self._pace(self._way)), "--points", str(NUM_POINTS),
+            "--seed", str(seed),
         )  # fmt: skip
         curve = result["curve"]
         return Run(
             curve=curve,
-            encoder=existing_encoder(str(self._folder / name), self._context),
+            encoder=existing_encoder(str(self._folder / f"run-{name}"), self._context),
             num_tokens=curve[-1]["tokens"],
             num_steps=result["num_steps"],
         )
+
+    def _tuned(self, field: str, values: Sequence[float], *, goes_on: bool = False) -> str:
+        """Choose the value with the least last loss; doubled or halved if it `goes_on` there."""
+        losses: dict[float, float] = {}
+        waiting = list(values)
+        while waiting:
+            value = waiting.pop(0)
+            self._choice = self._choice._replace(**{field: value})
+            losses[value] = self.run(0).curve[-1]["loss"]
+            best = min(losses, key=lambda tried: losses[tried])
+            if not waiting and goes_on:  # the best must not be at the edge of what was tried
+                beyond = {max(losses): best * 2, min(losses): best / 2}
+                waiting = [beyond[best]] if best in beyond else []
+        self._choice = self._choice._replace(**{field: best})
+        tried = ", ".join(f"{value:g}: {losses[value]:.3f}" for value in sorted(losses))
+        return f"Loss after {self._minutes:g} minutes by {field.replace('_', '-')}: {tried}"
+
+    def _pace(self, way: Way) -> float:
+        """Steps a second, measured once."""
+        name = f"probe-{way.ranks}-{way.precision}-{way.compiled}-{self._choice.batch}"
+        pace: float = self._result(name, way)["steps_per_second"]
+        return pace
 
     def _result(self, name: str, way: Way, *arguments: str) -> dict[str, Any]:
         out = self._folder / name
@@ -182,8 +203,8 @@ class Usual:
                              f"--nproc-per-node={way.ranks}"]  # fmt: skip
             subprocess.run(
                 [*launcher, str(ROOT / "benchmarks" / "usual_training.py"), *self._arguments,
-                 *way.arguments(), "--out", str(out), *arguments],
-                check=True, cwd=ROOT,
+                 *way.arguments(), *self._choice.arguments(), "--out", str(out), *arguments],
+                check=True, cwd=ROOT, env={**os.environ, **KEPT_MEMORY},
             )  # fmt: skip
         result: dict[str, Any] = json.loads((out / "result.json").read_text())
         return result

@@ -33,7 +33,7 @@ from pipelines.stages.examples.batches import ExampleReader, evaluation_batches
 from pipelines.store import Artifact, ArtifactStore
 
 HELDOUT_EXAMPLES = 1000
-SETTLING_STEPS, MEASURED_STEPS = 10, 60
+SETTLING_STEPS, MEASURED_WINDOWS = 10, 2000
 
 
 class Windows(Dataset):
@@ -221,7 +221,8 @@ def main() -> None:
     arguments = parse_arguments()
     num_steps = round(arguments.minutes * 60 * arguments.rate)
     points = arguments.points if num_steps else 0
-    result = train(arguments, num_steps or SETTLING_STEPS + MEASURED_STEPS, points)
+    measured = SETTLING_STEPS + MEASURED_WINDOWS // arguments.batch
+    result = train(arguments, num_steps or measured, points)
     result_file = Path(arguments.out) / "result.json"
     result_file.write_text(json.dumps({**vars(arguments), **result}))
 
