@@ -72,8 +72,7 @@ class FinetuningSettings(TrainingSettings):
     num_epochs: NumEpochs | Literal["auto"] = Field(
         default="auto",
         description="Passes over the labelled texts; auto: more over few of them, 20 over 500, 10 "
-        "over 2,000 and 3 over 17,000 and more. A published encoder that learns the class of a "
-        "text makes half as many, and no fewer than 3.",
+        "over 2,000 and 3 over 17,000 and more.",
     )
     global_batch_size: int = Field(
         default=32, ge=1, le=10**9, description="Texts of one optimizer step, over all workers."

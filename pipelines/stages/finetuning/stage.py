@@ -11,7 +11,7 @@ from functools import partial
 from statistics import fmean, stdev
 from typing import Any, Final, Literal, NamedTuple
 
-from bert_core.model.task_models import SequenceClassifier, TaskModel, TextModel
+from bert_core.model.task_models import TaskModel, TextModel
 from bert_core.training.state import read_config
 from bert_core.vocabulary import Normalization, WordPieceTokenizer, build_normalizer
 from pipelines.cluster import connect, map_tasks, nodes
@@ -36,7 +36,6 @@ from pipelines.train.settings import resolved_rate
 # Few labels want many passes, many labels few (docs/decisions/0041).
 _LEAST_EPOCHS, _MOST_EPOCHS = 3, 20
 _ITEMS_OF_ONE_EPOCH: Final = 200_000
-_ITEMS_OF_ONE_SHORT_EPOCH: Final = 50_000  # half the passes (docs/decisions/0069)
 # Of fewer items every one is needed to learn from (docs/decisions/0069).
 _FEWEST_ITEMS, _TO_CALIBRATE_BY, _MOST_TO_STOP_BY = 1000, 100, 1000
 
@@ -67,8 +66,7 @@ def resolved_settings(
     epochs = settings.num_epochs
     if epochs == "auto":
         num_items = dataset.statistics["items"]["train"]
-        is_classification = family_of(dataset).model is SequenceClassifier
-        epochs = automatic_epochs(num_items, is_short=is_classification and _is_published(encoder))
+        epochs = automatic_epochs(num_items)
         note = f"finetuning: num_epochs=auto is {epochs:g} for {num_items:,} training items"
         send_note(observe, "finetuning", note)
     rules = WordPieceTokenizer.from_directory(encoder.local_folder()).normalization
@@ -111,13 +109,9 @@ def _words_without_marks(dataset: Artifact, rules: Normalization) -> tuple[int, 
     return changed, len(words)
 
 
-def automatic_epochs(num_items: int, *, is_short: bool = False) -> int:
-    """The passes over `num_items`: three over very many, twenty over a few hundred.
-
-    Half as many where it `is_short`: a published encoder that learns the classes of texts.
-    """
-    of_one_epoch = _ITEMS_OF_ONE_SHORT_EPOCH if is_short else _ITEMS_OF_ONE_EPOCH
-    epochs = round(math.sqrt(of_one_epoch / max(1, num_items)))
+def automatic_epochs(num_items: int) -> int:
+    """The passes over `num_items`: three over very many, twenty over a few hundred."""
+    epochs = round(math.sqrt(_ITEMS_OF_ONE_EPOCH / max(1, num_items)))
     return min(max(epochs, _LEAST_EPOCHS), _MOST_EPOCHS)
 
 
@@ -150,11 +144,8 @@ def _pooling(
         return "mean"
     embedding = read_config(encoder.local_folder()).get("embedding") or {}
     # A published encoder is fine-tuned as its paper does, and opens in transformers as it did.
-    return "pooler" if _is_published(encoder) and embedding.get("pooling") != "mean" else "mean"
-
-
-def _is_published(encoder: Artifact) -> bool:
-    return encoder.kind == IMPORTED and not encoder.statistics.get("is_ours")
+    is_published = encoder.kind == IMPORTED and not encoder.statistics.get("is_ours")
+    return "pooler" if is_published and embedding.get("pooling") != "mean" else "mean"
 
 
 TRIALS_FILE: Final = "trials.json"
