@@ -6,6 +6,7 @@ articles and extra white space, and the best one counts. An answer to a question
 right where it is empty.
 """
 
+import logging
 import re
 import string
 from collections import Counter
@@ -45,6 +46,8 @@ from pipelines.train.ranks import sum_over_ranks
 _ARTICLES = re.compile(r"\b(a|an|the)\b", re.UNICODE)
 _PUNCTUATION = frozenset(string.punctuation)  # ASCII's alone, as published
 _SENTENCE = re.compile(r"\S.*?(?:[.!?](?=\s)|(?=\n)|\Z)", re.DOTALL)
+
+logger = logging.getLogger(__name__)
 
 
 class SpanScore(NamedTuple):
@@ -138,14 +141,39 @@ class QuestionAnswering(TaskFamily):
         return {"best sentence": [_best_sentence(item) for item in heldout.rows]}
 
     def examples(self, items: Items, tokenizer: WordPieceTokenizer, reading: Reading) -> Sequences:
-        """The windows of all questions that hold the whole answer or none of it."""
+        """The windows that hold the whole answer of their question, or none of it.
+
+        Questions with an answer that no window holds whole are left out, with a warning: the other
+        windows would teach that they have none.
+        """
         read = read_questions(items, tokenizer, reading)
-        kept, spans = [], []
-        for place, (number, window) in enumerate(zip(read.questions, read.windows, strict=True)):
-            span = span_in(items.rows[number], read.offsets[number], window)
-            if span is not None:
-                kept.append(place)
-                spans.append(span)
+        every = [
+            span_in(items.rows[number], read.offsets[number], window)
+            for number, window in zip(read.questions, read.windows, strict=True)
+        ]
+        answered = {
+            number for number, span in zip(read.questions, every, strict=True) if any(span or ())
+        }
+        left_out = {
+            number
+            for number, item in enumerate(items.rows)
+            if item["answers"] and number not in answered
+        }
+        if left_out:
+            message = (
+                f"{len(left_out):,} of {len(items.rows):,} questions have an answer that is longer "
+                f"than a window of {reading.max_tokens} tokens, or that the tokenizer leaves "
+                "nothing of"
+            )
+            if len(left_out) == len(items.rows):
+                raise UserError(f"{message}; raise finetuning.max_tokens, or give shorter answers")
+            logger.warning("%s: they are left out", message)
+        kept = [
+            place
+            for place, (number, span) in enumerate(zip(read.questions, every, strict=True))
+            if span is not None and number not in left_out
+        ]
+        spans = [every[place] for place in kept]
         encoded = EncodedTexts(
             sequences=[read.encoded.sequences[place] for place in kept],
             segment_b_start=[read.encoded.segment_b_start[place] for place in kept],

@@ -9,6 +9,7 @@ import torch
 from bert_core.batch import IGNORED_LABEL
 from bert_core.inference.answers import assign_labels, classify
 from bert_core.vocabulary import WordPieceTokenizer
+from pipelines.errors import UserError
 from pipelines.stages.finetuning.settings import FinetuningSettings
 from pipelines.stages.finetuning.training import prepare
 from pipelines.tasks import Items, Reading, family
@@ -74,6 +75,23 @@ def test_windows_of_an_answer_hold_all_of_it_or_none(tokenizer: WordPieceTokeniz
     assert {tokens for tokens, _ in of_item} == {"k l m n", "[CLS]"}
     assert all(shown == (4 if tokens == "k l m n" else 0) for tokens, shown in of_item)
     assert {tokens for tokens, _ in seen[len(seen) - 4 :]} == {"[CLS]"}
+
+
+def test_an_answer_that_no_window_holds_is_not_learned_as_none(
+    tokenizer: WordPieceTokenizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = family("question_answering")
+    context = " ".join(LETTERS)
+    item = task.item({
+        "id": "", "question": "x y", "context": context, "answers": [context[:45]], "starts": [0],
+    })  # fmt: skip
+    nothing = task.item({**item, "answers": [], "starts": []})
+    windows_of_one = task.examples(Items([nothing]), tokenizer, Reading(16))
+    examples = task.examples(Items([item, nothing]), tokenizer, Reading(16))
+    assert len(examples) == len(windows_of_one)
+    assert "1 of 2 questions have an answer that is longer than a window of 16" in caplog.text
+    with pytest.raises(UserError, match=r"1 of 1 questions .*; raise finetuning.max_tokens"):
+        task.examples(Items([item]), tokenizer, Reading(16))
 
 
 def test_every_word_of_a_long_sentence_is_learned_once(tokenizer: WordPieceTokenizer) -> None:
