@@ -64,12 +64,12 @@ PRETRAINING = Stage(
     version=5,
     headline=lambda statistics: f"{statistics['num_parameters']:,} parameters",
 )
-DATASET = Stage(name="dataset", title="dataset", kind="dataset", version=8, headline=_items)
+DATASET = Stage(name="dataset", title="dataset", kind="dataset", version=9, headline=_items)
 FINETUNING = Stage(
-    name="finetuning", title="fine-tuning", kind="finetuned", version=7, headline=_score
+    name="finetuning", title="fine-tuning", kind="finetuned", version=8, headline=_score
 )
 EVALUATION = Stage(
-    name="evaluation", title="evaluation", kind="evaluation", version=7, headline=_score
+    name="evaluation", title="evaluation", kind="evaluation", version=8, headline=_score
 )
 
 CHAIN = (CORPUS, VOCABULARY, EXAMPLES, PRETRAINING, DATASET, FINETUNING, EVALUATION)

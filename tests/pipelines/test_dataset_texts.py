@@ -11,6 +11,7 @@ from pipelines.stage import StageContext
 from pipelines.stages import DATASET
 from pipelines.stages.corpus.settings import CorpusSettings, TextFiles
 from pipelines.stages.corpus.stage import build_corpus
+from pipelines.stages.dataset.items import check_inputs, validation_parts
 from pipelines.stages.dataset.settings import CorpusSourceLabels, DatasetSettings, LabelledFile
 from pipelines.stages.dataset.stage import build_dataset, read_items, read_train_groups
 from pipelines.store import ArtifactStore
@@ -131,6 +132,46 @@ def test_a_group_is_never_divided(tmp_path: Path, context: StageContext) -> None
                    if path.name != "manifest.json")  # fmt: skip
     source = source.model_copy(update={"group_column": ""})
     assert read_train_groups(build_dataset(DatasetSettings(source=source), None, context)) is None
+
+
+@pytest.mark.parametrize("copies", [3, 1])
+def test_groups_with_a_text_in_common_are_one(
+    copies: int, tmp_path: Path, context: StageContext
+) -> None:
+    path = tmp_path / "a.csv"
+    # Every author writes alone, but the texts are of `copies` authors each; and all write "ok".
+    lines = [f"Text {n // copies},{'ab'[n // copies % 2]},author {n}" for n in range(300)]
+    if copies == 1:
+        lines += [f"ok,a,author {n}" for n in range(0, 300, 2)]
+    path.write_text("\n".join(["text,label,author", *lines]))
+    source = LabelledFile(path=str(path), group_column="author", heldout_fraction=0.2)
+    dataset = build_dataset(DatasetSettings(source=source), None, context)
+    assert dataset.statistics["heldout_also_in_train"] == 0
+    heldout = [item["text"] for item in read_items(dataset, "heldout").rows]
+    # Half of all items belong together by "ok": more than a share to hold out is trained on.
+    assert "ok" not in heldout and 10 < len(heldout) < 100
+    learned, validated = validation_parts(
+        read_items(dataset, "train"), FAMILY, 30, 0, read_train_groups(dataset)
+    )
+    texts = [{item["text"] for item in part.rows} for part in (learned, validated)]
+    assert texts[1] and not texts[0] & texts[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_taken"),
+    [("#winning!", True), ("#NAME?", False), ("#ССЫЛКА!", False), ("#победа!", True)],
+)
+def test_a_hashtag_is_no_fault_of_a_spreadsheet(text: str, is_taken: bool, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(
+        "\n".join(["text,label", *(f"text {n},{'ab'[n % 2]}" for n in range(20)), f"{text},a"])
+    )
+    settings = DatasetSettings(source=LabelledFile(path=str(path)))
+    if is_taken:
+        check_inputs(settings)
+        return
+    with pytest.raises(UserError, match=r"values in its cells, found .* in line 22"):
+        check_inputs(settings)
 
 
 def test_items_and_rows_that_cannot_be_read_are_refused_with_their_line(

@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from io import BufferedIOBase
 from itertools import islice
@@ -96,7 +96,7 @@ def read_labelled(
             if family.form != "rows" and isinstance(text, str) and not _is_visible(text):
                 raise BadItemError("have a text", "none")
             for cell in record.fields.values():
-                if isinstance(cell, str) and _NO_VALUE.fullmatch(cell):
+                if isinstance(cell, str) and _is_fault(cell):
                     raise BadItemError("have values in its cells", cell)
             item = family.item(record.fields)
         except BadItemError as error:
@@ -207,11 +207,19 @@ def divided(
 ) -> tuple[list[Grouped], list[Grouped]]:
     """The items to train on, and those held out: by their group, so that none is on both sides.
 
-    A class that would be held out alone is trained on: its first group moves.
+    A class that would be held out alone is trained on: its first group moves. So are groups that
+    equal texts join to more than the share that is held out.
     """
-    groups = _joined_groups(items)
+    groups = _joined_groups(items, family)
     draws = _draws(groups, seed, "split")
-    is_heldout: list[bool] = (draws < heldout_fraction).tolist()
+    sizes, joined = Counter(groups), defaultdict[str, set[str]](set)
+    for each, group in zip(items, groups, strict=True):
+        joined[group].add(folded(each.group))
+    most = heldout_fraction * len(items)
+    is_heldout = [
+        bool(draw < heldout_fraction) and (sizes[group] <= most or len(joined[group]) == 1)
+        for draw, group in zip(draws, groups, strict=True)
+    ]
     known = family.classes_of([
         each.item for each, held_out in zip(items, is_heldout, strict=True) if not held_out
     ])  # fmt: skip
@@ -245,7 +253,8 @@ def validation_parts(
     if not count:
         return items, Items([], items.labels)
     names = map(family.group, items.rows) if numbers is None else map(str, numbers)
-    groups = _joined_groups([Grouped(*each) for each in zip(names, items.rows, strict=True)])
+    named = [Grouped(*each) for each in zip(names, items.rows, strict=True)]
+    groups = _joined_groups(named, family)
     sizes, total, most = Counter(groups), 0, min(2 * count, len(groups) / 2)
     ordered, validated_groups = sorted(sizes), set[str]()
     for place in np.argsort(_draws(ordered, seed, "validation"), kind="stable"):
@@ -268,15 +277,16 @@ def validation_parts(
 def num_in_train(parts: Parts, family: TaskFamily) -> int:
     """How many held-out items belong to what is trained on, as `divided` groups them."""
     every = [Grouped(family.group(item), item) for part in parts.both for item in part]
-    groups = _joined_groups(every)
+    groups = _joined_groups(every, family)
     trained = set(groups[: len(parts.train)])
     return sum(group in trained for group in groups[len(parts.train) :])
 
 
-def _joined_groups(items: Sequence[Grouped]) -> list[str]:
+def _joined_groups(items: Sequence[Grouped], family: TaskFamily) -> list[str]:
     """What each item belongs to: texts that differ in case and blanks alone are one.
 
-    So are the groups of pairs of the same two texts, in either order.
+    So are the groups that have such a text in common, or a pair of the same two texts in either
+    order.
     """
     joined: dict[str, str] = {}  # a group, and an earlier one that it belongs to
 
@@ -286,14 +296,22 @@ def _joined_groups(items: Sequence[Grouped]) -> list[str]:
         return group
 
     groups = [folded(each.group) for each in items]
-    of_pair: dict[tuple[str, ...], str] = {}
+    first_groups: dict[tuple[str, ...], str] = {}  # of a text, or of both texts of a pair
     for each, group in zip(items, groups, strict=True):
-        if each.item.get("second_text"):
-            pair = tuple(sorted((folded(each.item["text"]), folded(each.item["second_text"]))))
-            ours, theirs = first_of(group), first_of(of_pair.setdefault(pair, group))
+        item = each.item
+        contents: list[tuple[str, ...]] = [(folded(family.group(item)),)]
+        if item.get("second_text"):
+            contents.append(tuple(sorted((folded(item["text"]), folded(item["second_text"])))))
+        for content in contents:
+            ours, theirs = first_of(group), first_of(first_groups.setdefault(content, group))
             if ours != theirs:
                 joined[ours] = theirs
     return [first_of(group) for group in groups]
+
+
+def _is_fault(cell: str) -> bool:
+    """Whether a spreadsheet or a dump wrote this in place of a value; a hashtag is none."""
+    return bool(_NO_VALUE.fullmatch(cell)) and (not cell.startswith("#") or cell.isupper())
 
 
 def _is_visible(text: str) -> bool:
