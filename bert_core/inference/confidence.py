@@ -1,7 +1,7 @@
 """When a model may answer alone: the probability below which it gives no answer.
 
 A model that was evaluated carries a table (`confidence.json`): by precision, the least probability
-from which on so large a share of its held-out answers was right.
+from which on so large a share of its held-out answers was right, had one more been wrong.
 """
 
 import json

@@ -16,6 +16,7 @@ _BINS: Final = 10
 SHOWN: Final = (0.9, 0.95, 0.99)
 _PRECISIONS: Final = (*(round(0.5 + n / 100, 2) for n in range(50)), 0.995, 0.999)
 _FEWEST_ANSWERS: Final = 20  # of which a precision says anything
+_ROUNDING: Final = 1e-6
 
 
 def calibration_figures(probable: Probable, temperature: float | None = None) -> dict[str, float]:
@@ -95,21 +96,27 @@ def _reliability(
 def _at_precision(
     confidences: NDArray[np.float64], is_right: NDArray[np.bool_], precision: float
 ) -> dict[str, Any]:
-    """The least probability from which on so many answers are right; None if there is none."""
+    """The least probability from which on so many answers are right; None if there is none.
+
+    One wrong answer more is counted than there are, since the threshold is chosen on the items that
+    it is measured on. Conformal risk control (Angelopoulos et al., 2022) corrects its losses alike.
+    """
     order = np.argsort(-confidences, kind="stable")
     ranked = confidences[order]
-    reached = np.cumsum(is_right[order]) / np.arange(1, len(order) + 1)
+    num_answered, num_right = np.arange(1, len(order) + 1), np.cumsum(is_right[order])
     is_last = np.append(ranked[1:] < ranked[:-1], True)  # equal ones are answered together
-    enough = is_last & (reached >= precision) & (np.arange(1, len(order) + 1) >= _FEWEST_ANSWERS)
-    places = np.flatnonzero(enough)
+    is_reached = num_right / (num_answered + 1) >= precision
+    places = np.flatnonzero(is_last & is_reached & (num_answered >= _FEWEST_ANSWERS))
     if not len(places):
         return {"precision": precision, "min_confidence": None, "answered": 0.0, "right": None}
     last = int(places[-1])
+    # The same text in another batch may get a probability that differs in its last digits.
+    margin = _ROUNDING if last + 1 == len(order) else (ranked[last] - ranked[last + 1]) / 2
     return {
         "precision": precision,
-        "min_confidence": float(ranked[last]),
+        "min_confidence": float(ranked[last] - min(_ROUNDING, margin)),
         "answered": (last + 1) / len(order),
-        "right": float(reached[last]),
+        "right": float(num_right[last] / num_answered[last]),
     }
 
 
