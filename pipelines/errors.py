@@ -61,6 +61,10 @@ class UserError(ValueError):
         super().__init__(redacted(sentence))
 
 
+class DivergedError(UserError):
+    """A training run that skipped too many steps: with other values it may do well."""
+
+
 @contextmanager
 def readable(folder: Path) -> Iterator[None]:
     """Raise UserError, which names the folder, where the block finds nothing that can be read."""

@@ -25,7 +25,7 @@ from bert_core.training.loop import SETTLING_BATCHES, StepReport, train
 from bert_core.training.optimization import build_optimizer
 from bert_core.training.optimizer import OptimizationConfig
 from bert_core.training.state import Position
-from pipelines.errors import UserError, first_line
+from pipelines.errors import DivergedError, UserError, first_line
 from pipelines.train.checkpoint import (
     CheckpointFolder,
     Checkpoints,
@@ -242,7 +242,7 @@ class TrainingLoop:
             telemetry.close()
             # Ray ends all ranks once one has raised: what led there is reported first.
             all_gather(None)
-            raise UserError(
+            raise DivergedError(
                 f"{error} ({self.job.cut.section} has learning_rate, warmup_fraction, precision "
                 "and spike_factor)"
             ) from error

@@ -116,6 +116,7 @@ def test_a_class_that_no_other_item_has_is_learned() -> None:
     ("family_name", "num_items", "settings", "expected"),
     [
         ("classification", 999, {}, 0), ("classification", 1000, {}, 100),
+        ("classification", 1000, {"long_texts": "windows"}, 0),
         ("tagging", 5000, {}, 100), ("regression", 5000, {}, 0),
         ("regression", 5000, {"patience": 2}, 500), ("classification", 90, {"patience": 2}, 9),
         ("classification", 10**6, {"patience": 2}, 1000),

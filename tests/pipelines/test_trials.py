@@ -135,6 +135,29 @@ def test_a_trial_that_cannot_work_ends_all_in_one_sentence(
         build_task_model(settings, dataset, encoder, context)
 
 
+@pytest.mark.slow
+def test_a_search_goes_on_without_the_values_that_diverge(
+    encoder: Artifact, dataset: Artifact, tmp_path: Path
+) -> None:
+    notes: list[str] = []
+    context = StageContext(
+        store=ArtifactStore(tmp_path), observe=lambda progress: notes.append(progress.note)
+    )
+    # Once the guard knows 64 norms, the first one above their median ends a run.
+    strict = {"spike_factor": 1.01, "max_skipped_steps": 1, "max_gradient_norm": 1e-3}
+    search = SearchSettings(num_epochs=(12, 2))
+    settings = SETTINGS.model_copy(update={"search": search, **strict})
+    best = build_task_model(settings, dataset, encoder, context)
+    assert best.statistics["chosen"] == {"num_epochs": 2}
+    trials = json.loads(best.local("trials.json").read_text())
+    assert "fingerprint" in trials[1] and "fingerprint" not in trials[0]
+    assert "out of all proportion" in trials[0]["error"]
+    assert any(note.startswith("the trial of num_epochs=12 diverged: ") for note in notes)
+    long = SETTINGS.model_copy(update={"search": SearchSettings(num_epochs=(12, 13)), **strict})
+    with pytest.raises(UserError, match="all 2 trials diverged, the one of num_epochs=12: "):
+        build_task_model(long, dataset, encoder, context)
+
+
 PATIENT = SETTINGS.model_copy(
     # Labels that are partly wrong, and a rate that learns them by heart: the loss rises again.
     update={

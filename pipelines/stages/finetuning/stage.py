@@ -15,7 +15,7 @@ from bert_core.model.task_models import TaskModel, TextModel
 from bert_core.training.state import read_config
 from bert_core.vocabulary import Normalization, WordPieceTokenizer, build_normalizer
 from pipelines.cluster import connect, map_tasks, nodes
-from pipelines.errors import UserError
+from pipelines.errors import DivergedError, UserError
 from pipelines.stage import IMPORTED, Observer, Progress, StageContext, ignore, send_note
 from pipelines.stages import FINETUNING
 from pipelines.stages.dataset.stage import family_of, read_items
@@ -123,8 +123,13 @@ def _num_validated(settings: FinetuningSettings, dataset: Artifact) -> int:
     if settings.patience is not None:
         return min(max(1, num_items // 10), _MOST_TO_STOP_BY)
     model = family_of(dataset).model
-    gives_probabilities = issubclass(model, TaskModel) and model.has_probabilities
-    return _TO_CALIBRATE_BY if num_items >= _FEWEST_ITEMS and gives_probabilities else 0
+    # Means over windows are not calibrated: no temperature of the logits fits them.
+    is_calibrated = (
+        issubclass(model, TaskModel)
+        and model.has_probabilities
+        and settings.long_texts != "windows"
+    )
+    return _TO_CALIBRATE_BY if num_items >= _FEWEST_ITEMS and is_calibrated else 0
 
 
 def _pooling(
@@ -161,6 +166,10 @@ class Trial(NamedTuple):
         """The settings of this training run alone."""
         alone = {**self.changes, "seed": self.seed, "num_seeds": 1, "search": {}}
         return FinetuningSettings.model_validate({**settings.model_dump(), **alone})
+
+
+# A trial that diverged is none of the best, and no reason to end the others.
+Outcome = Artifact | DivergedError
 
 
 def best_of_trials(
@@ -216,32 +225,26 @@ def _try(
         trials = [Trial(change, first) for change in changes]
         if len(changes) == 1:  # nothing to wait for: all seeds at once
             trials += [Trial(changes[0], seed) for seed in others]
-        models = _at_once(train, trials, stage, score, context)
-        seeds = models
+        outcomes = _at_once(train, trials, stage, score, context)
         if len(changes) > 1:
-            best = _best(models, score)
+            _note_diverged(trials, outcomes, context)
+            best = _best(outcomes, score)
             repeated = [Trial(trials[best].changes, seed) for seed in others]
             again = _at_once(train, repeated, stage, score, context)
-            seeds = [models[best], *again]
-            trials, models = [*trials, *repeated], [*models, *again]
-    place = models.index(seeds[_best(seeds, score)])
+            seeds = _models([outcomes[best], *again])
+            trials, outcomes = [*trials, *repeated], [*outcomes, *again]
+        else:
+            seeds = _models(outcomes)
+    model = seeds[_best(seeds, score)]
     for name in files_of(dataset):
         with draft.file(name) as target:
-            shutil.copyfile(models[place].local(name), target.path)
-    records = [
-        {
-            "changes": dict(trial.changes),
-            "seed": trial.seed,
-            "fingerprint": model.fingerprint,
-            "figures": numbers(model.statistics),
-        }
-        for trial, model in zip(trials, models, strict=True)
-    ]
+            shutil.copyfile(model.local(name), target.path)
+    records = [_record(*each) for each in zip(trials, outcomes, strict=True)]
     draft.write(TRIALS_FILE, json.dumps(records, indent=2).encode())
     statistics = {
-        **models[place].statistics,
-        "chosen": dict(trials[place].changes),
-        "trained": models[place].fingerprint,
+        **model.statistics,
+        "chosen": dict(trials[outcomes.index(model)].changes),
+        "trained": model.fingerprint,
         "num_trials": len(trials),
         "num_seeds": len(seeds),
         **_over_seeds(seeds),
@@ -249,26 +252,65 @@ def _try(
     return Built((*files_of(dataset), TRIALS_FILE), statistics)
 
 
+def _note_diverged(
+    trials: Sequence[Trial], outcomes: Sequence[Outcome], context: StageContext
+) -> None:
+    """Say which trials of a search diverged; raise UserError where all did."""
+    errors = [
+        (trial, outcome)
+        for trial, outcome in zip(trials, outcomes, strict=True)
+        if isinstance(outcome, DivergedError)
+    ]
+    for trial, error in errors:
+        values = ", ".join(f"{name}={value:g}" for name, value in trial.changes.items())
+        if len(errors) == len(trials):
+            raise UserError(f"all {len(trials)} trials diverged, the one of {values}: {error}")
+        send_note(context.observe, "finetuning", f"the trial of {values} diverged: {error}")
+
+
+def _models(outcomes: Sequence[Outcome]) -> list[Artifact]:
+    """The models; raises the first error, since a mean over the other seeds would hide it."""
+    models = []
+    for outcome in outcomes:
+        if isinstance(outcome, DivergedError):
+            raise outcome
+        models.append(outcome)
+    return models
+
+
+def _record(trial: Trial, outcome: Outcome) -> dict[str, Any]:
+    """A trial in `trials.json`."""
+    record = {"changes": dict(trial.changes), "seed": trial.seed}
+    if isinstance(outcome, DivergedError):
+        return {**record, "error": str(outcome)}
+    return {
+        **record,
+        "fingerprint": outcome.fingerprint,
+        "figures": numbers(outcome.statistics),
+    }
+
+
 def _at_once(
-    train: partial[Artifact], trials: Sequence[Trial], stage: str, score: str, context: StageContext
-) -> list[Artifact]:
+    train: partial[Outcome], trials: Sequence[Trial], stage: str, score: str, context: StageContext
+) -> list[Outcome]:
     """The trials' models, as many trained at once as there are GPUs, or CPUs; in their order."""
     if not trials:
         return []
     connect()
     resource = "GPU" if context.runtime.device == "gpu" else "CPU"
     places = max(1, int(sum(node.get(resource, 0) for node in nodes())))
-    done: list[float] = []
+    scores: list[float] = []
 
-    def report(index: int, model: Artifact) -> None:
-        done.append(model.statistics[score])
+    def report(index: int, outcome: Outcome) -> None:
+        scores.append(_score_of(outcome, score))
+        figures = {score: scores[-1], "best": max(scores)}
         context.observe(
             Progress(
                 stage=stage,
-                done=len(done),
+                done=len(scores),
                 total=len(trials),
                 unit="trials",
-                figures={score: done[-1], "best": max(done)},
+                figures={name: value for name, value in figures.items() if math.isfinite(value)},
             )
         )
 
@@ -283,7 +325,7 @@ def _trained(
     initialization: Initialization,
     context: StageContext,
     trial: Trial,
-) -> Artifact:
+) -> Outcome:
     """One trial, on one CPU or GPU; runs as a Ray task, which only waits for its worker."""
     alone = {"training_workers": 1, "cpus_per_worker": 1}
     context = replace(context, runtime=context.runtime.model_copy(update=alone))
@@ -291,14 +333,21 @@ def _trained(
         return train_task_model(
             trial.of(settings), dataset, encoder, context, initialization=initialization
         )
+    except DivergedError as error:
+        return error
     except UserError as error:
         error.is_transient = is_transient(error)  # its cause stays behind in the task
         raise
 
 
-def _best(models: Sequence[Artifact], score: str) -> int:
+def _best(outcomes: Sequence[Outcome], score: str) -> int:
     """The first of equal ones."""
-    return max(range(len(models)), key=lambda index: models[index].statistics[score])
+    return max(range(len(outcomes)), key=lambda index: _score_of(outcomes[index], score))
+
+
+def _score_of(outcome: Outcome, score: str) -> float:
+    """That of a model; of a diverged trial less than any."""
+    return -math.inf if isinstance(outcome, DivergedError) else float(outcome.statistics[score])
 
 
 def _over_seeds(models: Sequence[Artifact]) -> dict[str, float]:
