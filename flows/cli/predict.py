@@ -76,7 +76,7 @@ def predict(
     delimiter: Annotated[
         str | None,
         typer.Option(
-            help="What parts the columns of --file or --batch, such as ';'. "
+            help="What separates the columns of --file or --batch, such as ';'. "
             "[default: a comma in .csv, a tab in .tsv]",
             show_default=False,
         ),
