@@ -1,6 +1,8 @@
 """The words of a text: what marks at their ends, blanks and ideographs are separated from."""
 
+import sys
 import time
+import unicodedata
 
 import pytest
 from hypothesis import example, given, settings
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 
 from bert_core.inference.words import places_of_words
 
-MARKS = "([{<)]}>\"'`“‘„”’«‹»›¿¡.,;:!?…"
+MARKS = "([{<)]}>\"'`“‘„”’«‹»›¿¡.,;:!?…，。（）、「」・।॥،؟؛٪״—–-%#@_&*/\\၊።\U0001e95e"
 IDEOGRAPHS = "語北\U00020001\U0002f800"
 OTHERS = "aЖखि्ไยกتَー2\u200d\u0301\ufe0f😀\U0001f468"
 BLANKS = " \n\u00a0\u3000"
@@ -37,6 +39,31 @@ def expected_words(text: str) -> list[str]:
 @example("북語北a.b.語.")
 def test_words_are_what_is_left_when_marks_and_ideographs_are_taken_off(text: str) -> None:
     assert words_of(text) == expected_words(text)
+
+
+def test_all_punctuation_of_unicode_is_separated_at_the_ends_of_a_word_and_stays_within() -> None:
+    for mark in filter(
+        lambda letter: unicodedata.category(letter).startswith("P"),
+        map(chr, range(sys.maxunicode + 1)),
+    ):
+        assert words_of(f"{mark}ab{mark} a{mark}b") == [mark, "ab", mark, f"a{mark}b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("في باريس، زار", ["في", "باريس", "،", "زار"]),
+        ("（Beijing）。", ["（", "Beijing", "）", "。"]),
+        ("，Paris，", ["，", "Paris", "，"]),
+        ("वह दिल्ली। गया॥", ["वह", "दिल्ली", "।", "गया", "॥"]),
+        ("「東京」・タワー、", ["「", "東", "京", "」", "・", "タワー", "、"]),
+        ("ใน “กรุงเทพฯ” ๏", ["ใน", "“", "กรุงเทพฯ", "”", "๏"]),
+        ("Анна — из-за №5…", ["Анна", "—", "из-за", "№5", "…"]),
+        ("10% of $5+ isn't #1", ["10", "%", "of", "$5+", "isn't", "#", "1"]),
+    ],
+)
+def test_words_of_other_scripts_hold_no_marks(text: str, words: list[str]) -> None:
+    assert words_of(text) == words
 
 
 @pytest.mark.parametrize("text", ["a" + "." * 20_000 + "b", "." * 20_000, "a." * 10_000])
