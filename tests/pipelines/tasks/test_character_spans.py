@@ -99,9 +99,9 @@ def label_studio_minimal(rows: list[tuple[str, list[Span]]]) -> str:
 @pytest.mark.parametrize(
     ("name", "write", "settings"),
     [
-        ("a.jsonl", doccano, {}),
-        ("a.jsonl", doccano_relations, {}),
-        ("a.jsonl", prodigy, {}),
+        ("a.jsonl", doccano, {"offsets": "characters"}),
+        ("a.jsonl", doccano_relations, {"offsets": "characters"}),
+        ("a.jsonl", prodigy, {"offsets": "characters"}),
         ("a.json", label_studio, {"offsets": "utf16"}),
         ("a.json", label_studio_minimal, {"offsets": "utf16"}),
     ],
@@ -155,9 +155,9 @@ def test_a_span_that_words_cannot_hold_is_named_with_its_line_and_counted(
         ({"text": "Ada", "spans": [{"start": 0, "end": 3, "labels": ["A", "B"]}]}, "one label"),
         ({"text": "Ada", "spans": "PER"}, "have a list of spans"),
         ({"text": "😀 Ada", "spans": [{"start": 3, "end": 6, "label": "PER", "text": "Ada"}]},
-         "have spans (within its text|that hold their own texts)"),
+         "hold their own texts .dataset.source.offsets .*characters, or utf16 .*'' for"),
         ({"text": "😀 Ada!", "spans": [{"start": 3, "end": 6, "label": "PER", "text": "Ada"}]},
-         "offsets=utf16 counts as browsers do.*'da!'"),
+         "hold their own texts .dataset.source.offsets .*characters, or utf16 .*'da!' for"),
         ({"text": "", "spans": []}, "have words, found none"),
         ({"text": "Ada", "spans": [], "answer": "reject"}, "was not accepted in Prodigy"),
         ({"text": "Ada", "spans": [], "entities": []}, "has spans and entities; set label_column"),
@@ -184,6 +184,51 @@ def test_faults_of_label_studio_are_named(tmp_path: Path) -> None:
         path.write_text(content)
         with pytest.raises(UserError, match=message):
             read_labelled(str(path), family("tagging"), LabelledFile(path=str(path)))
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("🎉🎉🎉🎉 Ann saw Bob today", "Ann"),
+        ("🎉 आदा दिल्ली में है।", "दिल्ली"),
+        ("🎉 ไป กรุงเทพ แล้ว", "กรุงเทพ"),
+        ("\U00020bb7野家は東京", "東京"),  # an ideograph that UTF-16 counts as two
+        ("🎉 Анна в Москве", "Москве"),
+        ("🎉 زار أحمد باريس", "أحمد"),
+    ],
+)
+def test_what_a_span_behind_an_emoji_counts_is_said_or_refused(
+    tmp_path: Path, text: str, name: str
+) -> None:
+    start = text.index(name)
+    counted = {"characters": start, "utf16": units(text, start)}
+    path = tmp_path / "a.jsonl"
+    for offsets, first in counted.items():
+        row = {"text": text, "spans": [[first, first + len(name), "X"]]}
+        path.write_text(json.dumps({"text": "no", "spans": []}) + "\n" + json.dumps(row) + "\n")
+        with pytest.raises(
+            UserError,
+            match=r"unless dataset.source.offsets .*characters.*utf16.*in line 2; correct",
+        ):
+            read_labelled(str(path), family("tagging"), LabelledFile(path=str(path)))
+        source = LabelledFile.model_validate({"path": str(path), "offsets": offsets})
+        item = read_labelled(str(path), family("tagging"), source)[1].item
+        tagged = [word for word, tag in zip(item["words"], item["tags"], strict=True) if tag != "O"]
+        assert "".join(tagged) == name
+
+
+def test_what_spans_count_need_not_be_said_where_nothing_hangs_on_it(tmp_path: Path) -> None:
+    rows = [
+        {"text": "Ann 🎉", "spans": [[0, 3, "X"]]},
+        {"text": "🎉 Ann", "spans": [{"start": 2, "end": 5, "label": "X", "text": "Ann"}]},
+        {"text": "‼️ آنا दिल्ली", "spans": [[3, 6, "X"]]},
+    ]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    items = read_labelled(str(path), family("tagging"), LabelledFile(path=str(path)))
+    assert [each.item["words"][each.item["tags"].index("B-X")] for each in items] == [
+        "Ann", "Ann", "آنا",
+    ]  # fmt: skip
 
 
 def test_places_in_utf16_are_those_of_a_browser() -> None:
