@@ -175,15 +175,91 @@ def test_faults_of_label_studio_are_named(tmp_path: Path) -> None:
     two = {"data": {"text": "x"}, "annotations": [{"result": []}, {"result": []}]}
     web = {"data": {"text": "x"}, "annotations": [{"result": [{"type": "hypertextlabels"}]}]}
     for content, message in (
-        (json.dumps([web]), "task 1 of .* has hypertextlabels, whose places are not those of"),
-        (json.dumps([two]), "task 1 of .* has 2 annotations; keep one"),
+        (json.dumps([web]), "^task 1 of .* has hypertextlabels, whose places are not those of"),
+        (json.dumps([two]), "^task 1 of .* has 2 annotations; keep one"),
         (json.dumps([{"data": {}}]), "does not have Label Studio's structure .*task 1"),
+        (json.dumps({"data": [{"title": "SQuAD"}]}), "does not have Label Studio's structure"),
+        (json.dumps([{"text": "x", "label": []}, {"label": []}]), "found None in task 2"),
         ("{}", "holds no labelled items"),
         ("[", "does not have Label Studio's structure"),
     ):
         path.write_text(content)
         with pytest.raises(UserError, match=message):
             read_labelled(str(path), family("tagging"), LabelledFile(path=str(path)))
+
+
+def renamed(export: str, text_field: str, control: str) -> str:
+    """An export of Label Studio whose text and labels are called otherwise, with a control more."""
+    tasks = json.loads(export)
+    for task in tasks:
+        fields = task.get("data", task)
+        fields[text_field] = fields.pop("text")
+        if "data" not in task:
+            if "label" in task:
+                task[control] = task.pop("label")
+            task["topic"] = "news"
+            continue
+        for each in task["annotations"][1]["result"]:
+            each["from_name"] = control
+        task["annotations"][1]["result"] += [
+            {
+                "type": "labels",
+                "from_name": "parts",
+                "value": {"start": 0, "end": 1, "labels": ["P"]},
+            },
+            {"type": "choices", "from_name": "topic", "value": {"choices": ["news"]}},
+        ]
+    return json.dumps(tasks)
+
+
+@pytest.mark.parametrize("write", [label_studio, label_studio_minimal])
+def test_fields_of_label_studio_are_those_that_the_settings_name(
+    tmp_path: Path, write: Any
+) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(write(labelled()), encoding="utf-8")
+    usual = read_labelled(
+        str(path), family("tagging"), LabelledFile(path=str(path), offsets="utf16")
+    )
+    path.write_text(renamed(write(labelled()), "текст", "ner"), encoding="utf-8")
+    source = LabelledFile(path=str(path), offsets="utf16", text_column="текст", label_column="ner")
+    assert read_labelled(str(path), family("tagging"), source) == usual
+    for settings, message in (
+        ({}, "has no column 'text', only .*текст.*; set text_column to the one you mean"),
+        ({"text_column": "текст", "label_column": "नाम"},
+         "has no column 'नाम', only .*ner.*; set label_column to the one you mean"),
+    ):  # fmt: skip
+        other = LabelledFile.model_validate({"path": str(path), "offsets": "utf16", **settings})
+        with pytest.raises(UserError, match=message):
+            read_labelled(str(path), family("tagging"), other)
+
+
+def test_labels_of_json_min_have_the_name_of_their_control(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps([{"text": "Ada", "ner": [{"start": 0, "end": 3, "labels": ["X"]}]}]))
+    with pytest.raises(UserError, match="no column 'label', only text, ner; set label_column to"):
+        read_labelled(str(path), family("tagging"), LabelledFile(path=str(path)))
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "settings", "message"),
+    [
+        ("a.json", "question_answering", {"label_column": "y"}, "where SQuAD has them; leave out"),
+        ("a.json", "question_answering", {"text_column": "x"}, "where SQuAD has them; leave out"),
+        ("a.json", "question_answering", {"choice_columns": ["x"]}, "no column by choice_columns"),
+        ("a.json", "tagging", {"second_text_column": "x"}, "no column by second_text_column"),
+        ("a.conll", "tagging", {"second_text_column": "x"}, "no column by second_text_column"),
+        ("a.conll", "tagging", {"label_column": "y"}, "leave out text_column and label_column"),
+    ],
+)
+def test_columns_that_a_format_does_not_have_are_refused(
+    tmp_path: Path, name: str, task: str, settings: dict[str, Any], message: str
+) -> None:
+    path = tmp_path / name
+    path.write_text('{"data": []}')
+    source = LabelledFile.model_validate({"path": str(path), **settings})
+    with pytest.raises(UserError, match=message):
+        read_labelled(str(path), family(task), source)
 
 
 @pytest.mark.parametrize(
