@@ -1,18 +1,32 @@
 """The words of a text, and what their tags name: entities with their places in the text."""
 
 import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-_MARKS: Final = re.escape("([{<)]}>\"'`“‘„”’«‹»›¿¡.,;:!?…")
-# Those that BERT's own tokenizer sets apart (tokenization.py, _is_chinese_char).
-_IDEOGRAPH: Final = (
-    "[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002ceaf"
-    "\U0002f800-\U0002fa1f]"
+# Unicode's punctuation, which ends at U+1E95F, and what ASCII has for brackets and quotes.
+_MARKS: Final = frozenset(
+    letter
+    for letter in map(chr, range(0x1E960))
+    if unicodedata.category(letter).startswith("P") or letter in "<>`"
 )
-# What marks at its ends and ideographs are separated from; else one character.
+# As ranges: they are looked through for every letter.
+_FIRST_MARKS: Final = sorted(letter for letter in _MARKS if chr(ord(letter) - 1) not in _MARKS)
+_LAST_MARKS: Final = sorted(letter for letter in _MARKS if chr(ord(letter) + 1) not in _MARKS)
+_MARK_RANGES: Final = "".join(
+    f"{re.escape(first)}-{re.escape(last)}"
+    for first, last in zip(_FIRST_MARKS, _LAST_MARKS, strict=True)
+)
+# Those that BERT's own tokenizer sets apart (tokenization.py, _is_chinese_char).
+_IDEOGRAPHS: Final = (
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002ceaf"
+    "\U0002f800-\U0002fa1f"
+)
+# What marks at its ends and ideographs are separated from; else one character. The time is linear:
+# behind its first letter a word goes back once, from the end of what has no blanks.
 _WORD: Final = re.compile(
-    rf"(?!{_IDEOGRAPH})[^\s{_MARKS}](?:(?!{_IDEOGRAPH})\S)*?(?=[{_MARKS}]*(?:\s|$|{_IDEOGRAPH}))|\S"
+    rf"[^\s{_IDEOGRAPHS}{_MARK_RANGES}](?:[^\s{_IDEOGRAPHS}]*[^\s{_IDEOGRAPHS}{_MARK_RANGES}])?|\S"
 )
 _OUTSIDE: Final = "O"
 _BEGINS: Final = ("B", "S", "U")  # U is what BILOU calls S

@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 from pipelines.errors import UserError
 from pipelines.io.files import open_text
-from pipelines.io.tables import without_lone_surrogates
+from pipelines.io.tables import check_column, without_lone_surrogates
 
 
 def squad_questions(path: str, encoding: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -46,33 +47,65 @@ def squad_questions(path: str, encoding: str) -> Iterator[tuple[str, dict[str, A
         ) from error
 
 
-def label_studio_tasks(path: str, encoding: str) -> Iterator[tuple[Any, list[Any]]]:
+def label_studio_tasks(
+    path: str, encoding: str, text_column: str, label_column: str
+) -> Iterator[tuple[Any, Any]]:
     """Of each task in an export of Label Studio (JSON, or JSON-MIN) its text and its spans.
 
-    Raises UserError for a file of another structure, and for a task with several annotations.
+    The columns are a field of the data and a control; empty: `text`, and `label` of JSON-MIN or
+    every control of JSON. Raises UserError for a file without them or of another structure, and
+    for a task with several annotations.
     """
-    number = 0
+    text_field, control, number = text_column or "text", label_column, 0
+    tasks: list[tuple[dict[str, Any], dict[str, Any]]] = []  # their fields, their spans by control
     try:
         with open_text(path, encoding) as stream:
-            tasks = without_lone_surrogates(json.load(stream))
-        for number, task in enumerate(tasks, start=1):
-            if "annotations" not in task:
-                yield task["text"], task.get("label", [])
-                continue
-            kept = [each for each in task["annotations"] if not each.get("was_cancelled")]
-            if len(kept) != 1:
-                raise UserError(
-                    f"task {number:,} of {path} has {len(kept)} annotations; keep one of each task"
-                )
-            results = [each for each in kept[0]["result"] if each["type"].endswith("labels")]
-            if other := {each["type"] for each in results} - {"labels"}:
-                raise UserError(
-                    f"task {number:,} of {path} has {min(other)}, whose places are not those of a "
-                    "plain text; label plain texts"
-                )
-            yield task["data"]["text"], [each["value"] for each in results]
+            exported = without_lone_surrogates(json.load(stream))
+        for number, task in enumerate(exported, start=1):
+            if isinstance(task.get("data"), dict):
+                place = f"task {number:,} of {path}"
+                tasks.append((task["data"], _spans_by_control(task, label_column, place)))
+            else:  # JSON-MIN
+                tasks.append((task, task))
+                control = label_column or "label"
+    except UserError:
+        raise
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UserError(
             f"{path} does not have Label Studio's structure ({type(error).__name__}: {error}, task "
             f"{number:,}); export it again as JSON, or give JSONL with text and spans"
         ) from error
+    if not tasks:
+        return
+    all_fields, all_controls = (dict.fromkeys(chain(*side)) for side in zip(*tasks, strict=True))
+    check_column(text_field, [*all_fields], path, "text_column")
+    if control:
+        check_column(control, [*all_controls], path, "label_column")
+    for fields, spans in tasks:
+        every = spans.get(control, []) if control else [*chain(*spans.values())]
+        yield fields.get(text_field), every
+
+
+def _spans_by_control(
+    task: dict[str, Any], label_column: str, place: str
+) -> dict[str, list[dict[str, Any]]]:
+    """The labelled spans of a task's one annotation, by the control that they were made with.
+
+    Raises UserError for several annotations, and for spans of another kind of text, of which those
+    of other controls than `label_column` are left out if it is given.
+    """
+    kept = [each for each in task["annotations"] if not each.get("was_cancelled")]
+    if len(kept) != 1:
+        raise UserError(f"{place} has {len(kept)} annotations; keep one of each task")
+    spans: dict[str, list[dict[str, Any]]] = {}
+    for result in kept[0]["result"]:
+        kind, control = result["type"], result.get("from_name", "")
+        if not kind.endswith("labels"):
+            continue
+        if kind == "labels":
+            spans.setdefault(control, []).append(result["value"])
+        elif label_column in ("", control):
+            raise UserError(
+                f"{place} has {kind}, whose places are not those of a plain text; label plain texts"
+            )
+    return spans

@@ -4,6 +4,7 @@ A span is `[start, end, label]`, or an object with `start` and `end` (or `start_
 `end_offset`) and a `label` (or `labels` with one name). `end` is the character after the last.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple
 
@@ -11,6 +12,7 @@ from bert_core.inference.words import places_of_words
 from pipelines.tasks import BadItemError
 
 Offsets = Literal["characters", "utf16"]
+_TWO_UNITS: Final = re.compile("[\U00010000-\U0010ffff]")  # one character each
 _NAMES: Final = {"start": ("start", "start_offset"), "end": ("end", "end_offset")}
 
 
@@ -22,25 +24,37 @@ class Span(NamedTuple):
     label: str
 
 
-def spans_in(text: str, values: Any, offsets: Offsets) -> list[Span]:
-    """The spans of a text in their order; raises BadItemError where they are none of this text."""
+def spans_in(text: str, values: Any, offsets: Offsets | None) -> list[Span]:
+    """The spans of a text in their order; raises BadItemError where they are none of this text.
+
+    Where `offsets` is None they count characters; a span without its own text that would be
+    elsewhere in UTF-16 is refused then.
+    """
     if not isinstance(values, list):
         raise BadItemError("have a list of spans", f"{values!r:.60}")
     places = _places_of_units(text) if offsets == "utf16" else None
+    first = _TWO_UNITS.search(text) if offsets is None else None
     spans = []
     for value in values:
         start, end, label, expected = _read(value)
+        if first and expected is None and first.start() < end:
+            raise BadItemError(
+                "say the text of a span behind an emoji or the like, unless dataset.source.offsets "
+                "says what places count: characters, where it is one, or utf16 as in browsers, "
+                "where it is two", f"{value!r:.80} behind {first.group()!r}"
+            )  # fmt: skip
         if places is not None:
             start, end = places.get(start, -1), places.get(end, -1)
-        if not 0 <= start < end <= len(text):
+        held = text[start:end] if 0 <= start < end <= len(text) else ""
+        if expected is not None and held != expected:
+            raise BadItemError(
+                "have spans that hold their own texts (dataset.source.offsets says what places "
+                "count: characters, or utf16 as in browsers)", f"{held!r:.40} for {value!r:.80}"
+            )  # fmt: skip
+        if not held:
             raise BadItemError(
                 f"have spans within its text of {len(text)} characters", f"{value!r:.80}"
             )
-        if expected is not None and text[start:end] != expected:
-            raise BadItemError(
-                "have spans that hold their own texts (dataset.source.offsets=utf16 counts as "
-                "browsers do)", f"{text[start:end]!r:.40} for {value!r:.80}"
-            )  # fmt: skip
         spans.append(Span(start, end, label))
     return sorted(spans)
 

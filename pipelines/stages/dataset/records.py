@@ -91,16 +91,23 @@ def file_format(path: str, form: Form, delimiter: str | None = None) -> str:
 def records_of_file(path: str, form: Form, source: LabelledFile) -> Iterator[Record]:
     """The records of a file in their order; raises UserError where they cannot be read."""
     kind = file_format(path, form, source.delimiter)
+    _check_settings(form, source)
     if kind in ("squad", "conll", "label_studio") and source.group_column:
         raise UserError(f"{path} has no columns; leave out group_column (evaluate: --slice)")
     if kind == "squad":
+        if source.text_column or source.second_text_column or source.label_column:
+            raise UserError(
+                f"{path} has its fields where SQuAD has them; leave out text_column, "
+                "second_text_column and label_column, or write JSONL with columns"
+            )
         for title, question in squad_questions(path, source.encoding):
             name = str(question.get("id", ""))
             place = f"question {name or repr(question['question'])}"
             yield Record(place, title, _squad_fields(name, question))
         return
     if kind == "label_studio":
-        for number, (text, spans) in enumerate(label_studio_tasks(path, source.encoding), start=1):
+        tasks = label_studio_tasks(path, source.encoding, source.text_column, source.label_column)
+        for number, (text, spans) in enumerate(tasks, start=1):
             fields = {"words": text, "tags": spans, "offsets": source.offsets}
             yield Record(f"task {number:,}", "", fields)
         return
@@ -125,6 +132,7 @@ def records_of_file(path: str, form: Form, source: LabelledFile) -> Iterator[Rec
 
 def records_of_split(source: LabelledDataset, split: str, form: Form) -> Iterator[Record]:
     """The records of a dataset's split in their order."""
+    _check_settings(form, source)
     rows, features = rows_of(source.dataset, source.configuration, split, source.revision)
     first = next(rows, None)
     if first is None:
@@ -172,6 +180,14 @@ def _records(
         yield Record(where, group, fields)
 
 
+def _check_settings(form: Form, source: Source) -> None:
+    """Raise UserError where a setting names a column that the form has not."""
+    read = {*_FIELDS[form].values(), *(("choice_columns",) if form == "choices" else ())}
+    for name in ("text_column", "second_text_column", "label_column", "choice_columns"):
+        if getattr(source, name) and name not in read:
+            raise UserError(f"this task reads no column by {name}; leave it out")
+
+
 def _columns_of_fields(
     form: Form, source: Source, columns: Sequence[str], place: str
 ) -> dict[str, str]:
@@ -179,10 +195,6 @@ def _columns_of_fields(
     settings = _FIELDS[form]
     if not columns:
         raise UserError(f"{place} holds no labelled items")
-    read = {*settings.values(), *(("choice_columns",) if form == "choices" else ())}
-    for name in ("text_column", "second_text_column", "label_column", "choice_columns"):
-        if getattr(source, name) and name not in read:
-            raise UserError(f"this task reads no column by {name}; leave it out")
     usual = {field: field for field in settings}
     if form == "words" and "words" not in columns and "text" in columns:
         usual = {"words": "text", "tags": _column_of_spans(source, columns, place)}

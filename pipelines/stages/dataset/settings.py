@@ -59,10 +59,10 @@ class LabelledColumns(Settings):
         min_length=1,
         description="What separates the labels of multi-label where they are text, not a list.",
     )
-    offsets: Literal["characters", "utf16"] = Field(
-        default="characters",
+    offsets: Literal["characters", "utf16"] | None = Field(
+        default=None,
         description="What the places of spans count (tagging): characters, or UTF-16 units as "
-        "browsers do, where most emoji are two.",
+        "browsers do, where most emoji are two; empty: characters, and a file in which that may be wrong is refused.",
     )
     heldout_fraction: float = Field(
         default=0.2,

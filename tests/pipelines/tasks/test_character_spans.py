@@ -21,6 +21,12 @@ TEXTS = [
     ("Jose\u0301 lebt in Zu\u0308rich.", [("Jose\u0301", "PER"), ("Zu\u0308rich", "LOC")]),
     ("سافر أحمد إلى القاهرة.", [("أحمد", "PER"), ("القاهرة", "LOC")]),
     ("आदा दिल्ली में है।", [("आदा", "PER"), ("दिल्ली", "LOC")]),
+    ("في باريس، زار أحمد؟", [("باريس", "LOC"), ("أحمد", "PER")]),
+    ("वह दिल्ली। गया", [("दिल्ली", "LOC")]),
+    ("（Beijing）。 ，Paris，", [("Beijing", "LOC"), ("Paris", "LOC")]),
+    ("「トヨタ」・東京、「ホンダ」", [("トヨタ", "ORG"), ("東京", "LOC"), ("ホンダ", "ORG")]),
+    ("ไป “กรุงเทพ”๚", [("กรุงเทพ", "LOC")]),
+    ("Это —Анна—, №5, и «Москва»", [("Анна", "PER"), ("Москва", "LOC")]),
     ("Nothing to see here.", []),
     ("\u3000李明在北京工作\n", [("李明", "PER"), ("北京", "LOC")]),  # a paragraph's indent
     (" \tAda wrote to Bob.\r\n\n", [("Ada", "PER"), ("Bob", "PER")]),
@@ -93,9 +99,9 @@ def label_studio_minimal(rows: list[tuple[str, list[Span]]]) -> str:
 @pytest.mark.parametrize(
     ("name", "write", "settings"),
     [
-        ("a.jsonl", doccano, {}),
-        ("a.jsonl", doccano_relations, {}),
-        ("a.jsonl", prodigy, {}),
+        ("a.jsonl", doccano, {"offsets": "characters"}),
+        ("a.jsonl", doccano_relations, {"offsets": "characters"}),
+        ("a.jsonl", prodigy, {"offsets": "characters"}),
         ("a.json", label_studio, {"offsets": "utf16"}),
         ("a.json", label_studio_minimal, {"offsets": "utf16"}),
     ],
@@ -149,9 +155,9 @@ def test_a_span_that_words_cannot_hold_is_named_with_its_line_and_counted(
         ({"text": "Ada", "spans": [{"start": 0, "end": 3, "labels": ["A", "B"]}]}, "one label"),
         ({"text": "Ada", "spans": "PER"}, "have a list of spans"),
         ({"text": "😀 Ada", "spans": [{"start": 3, "end": 6, "label": "PER", "text": "Ada"}]},
-         "have spans (within its text|that hold their own texts)"),
+         "hold their own texts .dataset.source.offsets .*characters, or utf16 .*'' for"),
         ({"text": "😀 Ada!", "spans": [{"start": 3, "end": 6, "label": "PER", "text": "Ada"}]},
-         "offsets=utf16 counts as browsers do.*'da!'"),
+         "hold their own texts .dataset.source.offsets .*characters, or utf16 .*'da!' for"),
         ({"text": "", "spans": []}, "have words, found none"),
         ({"text": "Ada", "spans": [], "answer": "reject"}, "was not accepted in Prodigy"),
         ({"text": "Ada", "spans": [], "entities": []}, "has spans and entities; set label_column"),
@@ -169,15 +175,136 @@ def test_faults_of_label_studio_are_named(tmp_path: Path) -> None:
     two = {"data": {"text": "x"}, "annotations": [{"result": []}, {"result": []}]}
     web = {"data": {"text": "x"}, "annotations": [{"result": [{"type": "hypertextlabels"}]}]}
     for content, message in (
-        (json.dumps([web]), "task 1 of .* has hypertextlabels, whose places are not those of"),
-        (json.dumps([two]), "task 1 of .* has 2 annotations; keep one"),
+        (json.dumps([web]), "^task 1 of .* has hypertextlabels, whose places are not those of"),
+        (json.dumps([two]), "^task 1 of .* has 2 annotations; keep one"),
         (json.dumps([{"data": {}}]), "does not have Label Studio's structure .*task 1"),
+        (json.dumps({"data": [{"title": "SQuAD"}]}), "does not have Label Studio's structure"),
+        (json.dumps([{"text": "x", "label": []}, {"label": []}]), "found None in task 2"),
         ("{}", "holds no labelled items"),
         ("[", "does not have Label Studio's structure"),
     ):
         path.write_text(content)
         with pytest.raises(UserError, match=message):
             read_labelled(str(path), family("tagging"), LabelledFile(path=str(path)))
+
+
+def renamed(export: str, text_field: str, control: str) -> str:
+    """An export of Label Studio whose text and labels are called otherwise, with a control more."""
+    tasks = json.loads(export)
+    for task in tasks:
+        fields = task.get("data", task)
+        fields[text_field] = fields.pop("text")
+        if "data" not in task:
+            if "label" in task:
+                task[control] = task.pop("label")
+            task["topic"] = "news"
+            continue
+        for each in task["annotations"][1]["result"]:
+            each["from_name"] = control
+        task["annotations"][1]["result"] += [
+            {
+                "type": "labels",
+                "from_name": "parts",
+                "value": {"start": 0, "end": 1, "labels": ["P"]},
+            },
+            {"type": "choices", "from_name": "topic", "value": {"choices": ["news"]}},
+        ]
+    return json.dumps(tasks)
+
+
+@pytest.mark.parametrize("write", [label_studio, label_studio_minimal])
+def test_fields_of_label_studio_are_those_that_the_settings_name(
+    tmp_path: Path, write: Any
+) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(write(labelled()), encoding="utf-8")
+    usual = read_labelled(
+        str(path), family("tagging"), LabelledFile(path=str(path), offsets="utf16")
+    )
+    path.write_text(renamed(write(labelled()), "текст", "ner"), encoding="utf-8")
+    source = LabelledFile(path=str(path), offsets="utf16", text_column="текст", label_column="ner")
+    assert read_labelled(str(path), family("tagging"), source) == usual
+    for settings, message in (
+        ({}, "has no column 'text', only .*текст.*; set text_column to the one you mean"),
+        ({"text_column": "текст", "label_column": "नाम"},
+         "has no column 'नाम', only .*ner.*; set label_column to the one you mean"),
+    ):  # fmt: skip
+        other = LabelledFile.model_validate({"path": str(path), "offsets": "utf16", **settings})
+        with pytest.raises(UserError, match=message):
+            read_labelled(str(path), family("tagging"), other)
+
+
+def test_labels_of_json_min_have_the_name_of_their_control(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps([{"text": "Ada", "ner": [{"start": 0, "end": 3, "labels": ["X"]}]}]))
+    with pytest.raises(UserError, match="no column 'label', only text, ner; set label_column to"):
+        read_labelled(str(path), family("tagging"), LabelledFile(path=str(path)))
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "settings", "message"),
+    [
+        ("a.json", "question_answering", {"label_column": "y"}, "where SQuAD has them; leave out"),
+        ("a.json", "question_answering", {"text_column": "x"}, "where SQuAD has them; leave out"),
+        ("a.json", "question_answering", {"choice_columns": ["x"]}, "no column by choice_columns"),
+        ("a.json", "tagging", {"second_text_column": "x"}, "no column by second_text_column"),
+        ("a.conll", "tagging", {"second_text_column": "x"}, "no column by second_text_column"),
+        ("a.conll", "tagging", {"label_column": "y"}, "leave out text_column and label_column"),
+    ],
+)
+def test_columns_that_a_format_does_not_have_are_refused(
+    tmp_path: Path, name: str, task: str, settings: dict[str, Any], message: str
+) -> None:
+    path = tmp_path / name
+    path.write_text('{"data": []}')
+    source = LabelledFile.model_validate({"path": str(path), **settings})
+    with pytest.raises(UserError, match=message):
+        read_labelled(str(path), family(task), source)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("🎉🎉🎉🎉 Ann saw Bob today", "Ann"),
+        ("🎉 आदा दिल्ली में है।", "दिल्ली"),
+        ("🎉 ไป กรุงเทพ แล้ว", "กรุงเทพ"),
+        ("\U00020bb7野家は東京", "東京"),  # an ideograph that UTF-16 counts as two
+        ("🎉 Анна в Москве", "Москве"),
+        ("🎉 زار أحمد باريس", "أحمد"),
+    ],
+)
+def test_what_a_span_behind_an_emoji_counts_is_said_or_refused(
+    tmp_path: Path, text: str, name: str
+) -> None:
+    start = text.index(name)
+    counted = {"characters": start, "utf16": units(text, start)}
+    path = tmp_path / "a.jsonl"
+    for offsets, first in counted.items():
+        row = {"text": text, "spans": [[first, first + len(name), "X"]]}
+        path.write_text(json.dumps({"text": "no", "spans": []}) + "\n" + json.dumps(row) + "\n")
+        with pytest.raises(
+            UserError,
+            match=r"unless dataset.source.offsets .*characters.*utf16.*in line 2; correct",
+        ):
+            read_labelled(str(path), family("tagging"), LabelledFile(path=str(path)))
+        source = LabelledFile.model_validate({"path": str(path), "offsets": offsets})
+        item = read_labelled(str(path), family("tagging"), source)[1].item
+        tagged = [word for word, tag in zip(item["words"], item["tags"], strict=True) if tag != "O"]
+        assert "".join(tagged) == name
+
+
+def test_what_spans_count_need_not_be_said_where_nothing_hangs_on_it(tmp_path: Path) -> None:
+    rows = [
+        {"text": "Ann 🎉", "spans": [[0, 3, "X"]]},
+        {"text": "🎉 Ann", "spans": [{"start": 2, "end": 5, "label": "X", "text": "Ann"}]},
+        {"text": "‼️ آنا दिल्ली", "spans": [[3, 6, "X"]]},
+    ]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    items = read_labelled(str(path), family("tagging"), LabelledFile(path=str(path)))
+    assert [each.item["words"][each.item["tags"].index("B-X")] for each in items] == [
+        "Ann", "Ann", "آنا",
+    ]  # fmt: skip
 
 
 def test_places_in_utf16_are_those_of_a_browser() -> None:
