@@ -288,12 +288,11 @@ def tag(
     """The words of each text, or of each list of words, with their tags.
 
     A word has the tag of its first token, as in training. A text longer than the model reads is
-    read in windows that advance by half a window, and each word has its tag
-    from the window with most context around it. Words are separated by white space. What
-    Unicode calls punctuation is a separate word at the start or end of a word, and so are
-    characters that the tokenizer separates, such as Chinese ones. The words of a list stay as they
-    are, one tag each. Raises ValueError for a model with another head, and for what is not a list
-    of texts.
+    read in windows that advance by half a window, and each word has its tag from the window with
+    most context around it. Words are separated by white space. What Unicode calls punctuation is a
+    separate word at the start or end of a word; Chinese characters, and the wide marks of Chinese
+    and Japanese, are separate words everywhere. The words of a list stay as they are, one tag each.
+    Raises ValueError for a model with another head, and for what is not a list of texts.
     """
     model = with_head(model, TokenClassifier)
     alone = ["" if isinstance(text, list) else text for text in texts]

@@ -18,15 +18,18 @@ _MARK_RANGES: Final = "".join(
     f"{re.escape(first)}-{re.escape(last)}"
     for first, last in zip(_FIRST_MARKS, _LAST_MARKS, strict=True)
 )
-# Those that BERT's own tokenizer sets apart (tokenization.py, _is_chinese_char).
-_IDEOGRAPHS: Final = (
+# Ideographs, as BERT's own tokenizer sets them apart (tokenization.py, _is_chinese_char), and the
+# marks of Chinese and Japanese, which stand between words without blanks.
+_ALONE: Final = (
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002ceaf"
     "\U0002f800-\U0002fa1f"
+    "\u3001-\u3003\u3008-\u3011\u3014-\u301f"
+    "\uff01-\uff03\uff05-\uff0a\uff0c\uff0f\uff1a\uff1b\uff1f\uff3b\uff3d\uff5b\uff5d\uff5f-\uff64"
 )
-# What marks at its ends and ideographs are separated from; else one character. The time is linear:
+# What marks at its ends and those are separated from; else one character. The time is linear:
 # behind its first letter a word goes back once, from the end of what has no blanks.
 _WORD: Final = re.compile(
-    rf"[^\s{_IDEOGRAPHS}{_MARK_RANGES}](?:[^\s{_IDEOGRAPHS}]*[^\s{_IDEOGRAPHS}{_MARK_RANGES}])?|\S"
+    rf"[^\s{_ALONE}{_MARK_RANGES}](?:[^\s{_ALONE}]*[^\s{_ALONE}{_MARK_RANGES}])?|\S"
 )
 _OUTSIDE: Final = "O"
 _BEGINS: Final = ("B", "S", "U")  # U is what BILOU calls S

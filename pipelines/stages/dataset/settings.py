@@ -62,7 +62,8 @@ class LabelledColumns(Settings):
     offsets: Literal["characters", "utf16"] | None = Field(
         default=None,
         description="What the places of spans count (tagging): characters, or UTF-16 units as "
-        "browsers do, where most emoji are two; empty: characters, and a file in which that may be wrong is refused.",
+        "browsers do, where most emoji are two; empty: characters, and a file "
+        "where that may be wrong is refused.",
     )
     heldout_fraction: float = Field(
         default=0.2,
