@@ -42,8 +42,8 @@ def evaluate_file(
     `num_suspects`, `suspects`: the items whose labels are probably wrong (`SUSPECT_COLUMNS`); with
     a `confidence`, `alone`: how many answers are so sure, and how many of those are right. Raises
     UserError for labels that the model was not trained on, for a file that cannot be read as items
-    of its task, for a reference that names no fine-tuned model, and for a model that cannot tell
-    how sure it is.
+    of its task or whose scores would say nothing, for a reference that names no fine-tuned model,
+    and for a model that cannot tell how sure it is.
     """
     tags: dict[str, str] = {}  # none of a folder
     if not is_folder(reference):
@@ -63,12 +63,12 @@ def evaluate_file(
     grouped = read_labelled(settings.parts[0], task, settings)
     rows = [each.item for each in grouped]
     items = Items(rows, class_names(model))
-    unknown = sorted(task.classes_of(rows) - set(items.labels))
-    if items.labels and unknown:
+    if unknown := task.unknown_classes(items):
         raise UserError(
             f"{reference} was not trained on the labels {', '.join(unknown[:5])} of "
             f"{settings.parts[0]}; it knows {', '.join(items.labels)[:200]}"
         )
+    task.check_scored(rows)
     answers = task.answers(model, tokenizer, items, Reading(model.config.max_position_embeddings))
     fingerprint = tags.get(FINGERPRINT_TAG)
     finetuned = store.find("finetuned", fingerprint) if store and fingerprint else None

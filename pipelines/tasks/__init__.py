@@ -115,6 +115,14 @@ class TaskFamily(Protocol):
         """The classes that the items name, which a model has to know; none where it has none."""
         return set()
 
+    def unknown_classes(self, items: Items) -> list[str]:
+        """The classes that the items name and that `items.labels` lack, in order."""
+        return sorted(self.classes_of(items.rows) - {*items.labels})
+
+    def check_scored(self, rows: Sequence[Item]) -> None:
+        """Raise UserError where scores of the answers to these items would say nothing."""
+        return  # by default they always say something
+
     def described(self, train: Items, heldout: Items) -> dict[str, Any]:
         """Counts of the two parts, and figures named `baseline/…`, ready for JSON."""
 

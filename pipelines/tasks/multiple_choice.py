@@ -1,5 +1,6 @@
 """Which of several texts goes with another one: SWAG's endings, CODAH's completions."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -72,14 +73,17 @@ class Choices(TaskFamily):
                 + "; leave out the others"
             )
         for part in (train, heldout):
-            # By chance the first choice is missing among so many answers once in a thousand times.
-            chance = (1 - 1 / next(iter(numbers))) ** len(part)
-            if part and chance < _UNLIKELY and min(item["answer"] for item in part) > 0:
-                raise UserError(
-                    f"the first choice, 0, is the answer to none of {len(part)} questions; count "
-                    "the choices from 0, or shuffle them"
-                )
+            self.check_scored(part)
         return ()
+
+    def check_scored(self, rows: Sequence[Item]) -> None:
+        # By chance the first choice is missing among so many answers once in a thousand times.
+        chance = math.prod(1 - 1 / len(item["choices"]) for item in rows)
+        if chance < _UNLIKELY and min(item["answer"] for item in rows) > 0:
+            raise UserError(
+                f"the first choice, 0, is the answer to none of {len(rows)} questions; count "
+                "the choices from 0, or shuffle them"
+            )
 
     def described(self, train: Items, heldout: Items) -> dict[str, Any]:
         """How many choices a question has, and the accuracy of choosing at random."""

@@ -125,18 +125,8 @@ class SentenceEmbedding(TaskFamily):
                 f"all training pairs have the number {train[0]['value']:g}; leave the label column "
                 "out if all pairs belong together"
             )
-        for part, items in (("train on", train), ("evaluate on", heldout)):
-            if not any(item["is_number"] or item["value"] == 1.0 for item in items):
-                raise UserError(
-                    f"none of the {len(items)} pairs to {part} belong together; label such pairs "
-                    "entailment"
-                )
-        values = {(item["is_number"], item["value"]) for item in heldout}
-        if len(values) < 2 or len({is_number for is_number, _ in values}) > 1:
-            raise UserError(
-                "the held-out pairs are all equally similar, or mix numbers and classes; give "
-                "others with --heldout"
-            )
+        _check_together(train, "train on")
+        self.check_scored(heldout)
         if train[0]["is_number"]:
             numbers = [np.array([item["value"] for item in part]) for part in (train, heldout)]
             if {*numbers[0]} <= {0.0, 1.0, 2.0} and len({*numbers[0]}) == 3:
@@ -147,6 +137,20 @@ class SentenceEmbedding(TaskFamily):
             if heldout[0]["is_number"]:
                 check_scale(*numbers)
         return ()
+
+    def check_scored(self, rows: Sequence[Item]) -> None:
+        _check_together(rows, "evaluate on")
+        if len({item["is_number"] for item in rows}) > 1:
+            raise UserError(
+                "some pairs to evaluate on have numbers and some have classes or no label; give "
+                "all of them numbers, or all of them classes, in the column that --label-column "
+                "names"
+            )
+        if len({item["value"] for item in rows}) < 2:
+            raise UserError(
+                "the pairs to evaluate on are all equally similar; name the column of their "
+                "numbers or classes with --label-column, or give others (in a run with --heldout)"
+            )
 
     def described(self, train: Items, heldout: Items) -> dict[str, Any]:
         """How many pairs are learned from, and how many of these have a third text."""
@@ -200,6 +204,15 @@ class SentenceEmbedding(TaskFamily):
         """Spearman's and Pearson's correlation of the cosines with the numbers."""
         known = number_scores(answers.values, [item["value"] for item in items.rows])
         return {name: known[name] for name in ("eval/spearman", "eval/pearson")}
+
+
+def _check_together(items: Sequence[Item], purpose: str) -> None:
+    """Raise UserError where none of the pairs belong together and none has a number."""
+    if not any(item["is_number"] or item["value"] == 1.0 for item in items):
+        raise UserError(
+            f"none of the {len(items)} pairs to {purpose} belong together; label such pairs "
+            "entailment"
+        )
 
 
 def _learned(items: Sequence[Item]) -> Sequence[Item]:

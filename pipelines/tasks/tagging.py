@@ -109,6 +109,18 @@ class Tagging(TaskFamily):
         check_classes(tags, num_words, "words", advice)
         return tuple(tags)
 
+    def unknown_classes(self, items: Items) -> list[str]:
+        """The tags that `items.labels` lack; of entities those whose type none of these has.
+
+        An entity counts as the same in every scheme of tags.
+        """
+        tags = {tag for item in items.rows for tag in item["tags"]}
+        unknown = tags - {*items.labels}
+        if have_prefixes([*tags, *items.labels]):
+            types = {_type_of(tag) for tag in items.labels}
+            unknown = {tag for tag in unknown if _type_of(tag) not in types}
+        return sorted(unknown)
+
     def described(self, train: Items, heldout: Items) -> dict[str, Any]:
         """Words by part and by tag, and the tags that are held out alone."""
         counts = Counter(tag for item in train.rows for tag in item["tags"])
@@ -181,6 +193,11 @@ class Tagging(TaskFamily):
 
 
 FAMILY = Tagging()
+
+
+def _type_of(tag: str) -> str:
+    """What an entity's tag says without its prefix; nothing for `O`."""
+    return tag.partition("-")[2]
 
 
 def _most_frequent_tags(train: Items, heldout: Items) -> list[list[str]]:

@@ -129,7 +129,7 @@ def test_parts_that_teach_or_measure_nothing_are_refused() -> None:
         labels([number, number], [near, far])
     with pytest.raises(UserError, match="none of the 1 pairs to train on belong together"):
         labels([far], [near, far])
-    with pytest.raises(UserError, match="held-out pairs are all equally similar"):
+    with pytest.raises(UserError, match="pairs to evaluate on are all equally similar"):
         labels([near], [near, near])
     with pytest.raises(UserError, match="both texts of every pair are the same"):
         labels([pair("a", "a", "entailment")], [near, far])
