@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from bert_core.inference.texts import EncodedTexts, encode_texts
 from bert_core.model.catalogue import Model, MultipleChoice
@@ -110,9 +111,11 @@ class Choices(TaskFamily):
         ends = np.cumsum([len(item["choices"]) for item in items.rows])[:-1]
         scores = np.split(outputs(model, texts, reading), ends)
         values = [int(row.argmax()) for row in scores]
-        if len({*map(len, scores)}) > 1:  # of a person's file, which is evaluated all the same
-            return Answers(values, texts.num_truncated)
-        probabilities = torch.from_numpy(np.stack(scores)).softmax(dim=1).numpy()
+        # A person's file may have more choices for some questions: those that others lack get 0.
+        padded = pad_sequence(
+            [torch.from_numpy(row) for row in scores], batch_first=True, padding_value=-torch.inf
+        )
+        probabilities = padded.softmax(dim=1).numpy()
         classes = np.array([item["answer"] for item in items.rows])
         return Answers(values, texts.num_truncated, Probable(probabilities, classes))
 

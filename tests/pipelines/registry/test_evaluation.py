@@ -86,3 +86,19 @@ def test_choices_counted_from_one_are_refused(
     rows = [{"text": "a", "choices": ["b", "c", "d"], "label": 1 + n % 2} for n in range(30)]
     assert evaluated(model, rows) == MISTAKE
     assert "0, is the answer to none of 30 questions" in capsys.readouterr().err
+
+
+def test_questions_with_different_numbers_of_choices_have_probabilities(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = model_folder(tmp_path / "model", "multiple_choice")
+    rows = [{"text": "a", "choices": ["b", "c", "d"][:n], "label": n - 2} for n in (2, 3, 2)]
+    answers = []
+    for asked in (rows, *([row] for row in rows)):
+        assert evaluated(model, asked, "--min-confidence", "0.4") == DONE
+        answers.append(json.loads(capsys.readouterr().out))
+    together, *alone = answers
+    assert together["alone"]["items"] == 3
+    assert together["alone"]["answered"] == sum(each["alone"]["answered"] for each in alone)
+    for name in ("eval/accuracy", "confidence/log_loss"):
+        assert together[name] == pytest.approx(sum(each[name] for each in alone) / 3)
