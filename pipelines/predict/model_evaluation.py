@@ -10,7 +10,7 @@ from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.errors import UserError
 from pipelines.registry.find import find_model, is_folder, reference_to
 from pipelines.registry.package import ANY, Confidence, open_model
-from pipelines.stages.dataset.items import Grouped, read_labelled, resolved
+from pipelines.stages.dataset.items import Grouped, _joined_groups, read_labelled, resolved
 from pipelines.stages.dataset.settings import LabelledDataset, LabelledFile
 from pipelines.stages.evaluation import figures_on
 from pipelines.store import Artifact, ArtifactStore
@@ -96,13 +96,17 @@ def evaluate_file(
         score = task.scores(answers, items)[task.score]
         report["slices"] = [each._asdict() for each in slices_of(score, values)]
     if num_suspects:
-        report |= _suspects(items, grouped, finetuned, store, num_suspects)
+        # Not the groups that were read, which are the values of the slices where there are any.
+        groups = _joined_groups([Grouped(task.group(item), item) for item in rows])
+        places = [each.place for each in grouped]
+        report |= _suspects(items, groups, places, finetuned, store, num_suspects)
     return figures, report
 
 
 def _suspects(
     items: Items,
-    grouped: Sequence[Grouped],
+    groups: Sequence[str],
+    places: Sequence[str],
     finetuned: Artifact | None,
     store: ArtifactStore | None,
     count: int,
@@ -122,10 +126,10 @@ def _suspects(
         tokenizer = WordPieceTokenizer.from_directory(folder)
         vectors = embed(load_model(folder), tokenizer, list(map(text_of, items.rows))).vectors
     rows = []
-    for suspect in suspects(items, vectors, count):
+    for suspect in suspects(items, groups, vectors, count):
         item = items.rows[suspect.row]
         values = (
-            grouped[suspect.row].place, suspect.label, suspect.suggestion, suspect.probability,
+            places[suspect.row], suspect.label, suspect.suggestion, suspect.probability,
             item["text"], item["second_text"] or "",
         )  # fmt: skip
         rows.append(dict(zip(SUSPECT_COLUMNS, values, strict=True)))

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -102,3 +103,24 @@ def test_questions_with_different_numbers_of_choices_have_probabilities(
     assert together["alone"]["answered"] == sum(each["alone"]["answered"] for each in alone)
     for name in ("eval/accuracy", "confidence/log_loss"):
         assert together[name] == pytest.approx(sum(each[name] for each in alone) / 3)
+
+
+def test_a_wrong_label_that_comes_three_times_is_found_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    random, words = np.random.default_rng(0), {"food": "soup salt oven", "ships": "mast sail hull"}
+    model = model_folder(tmp_path / "model", "classification", tuple(words))
+    rows, wrong = [], set()
+    for place in range(200):
+        label, other = ("food", "ships") if place % 2 else ("ships", "food")
+        text = f"{' '.join(random.choice(words[label].split(), 3))} n{place}"
+        if place % 20:
+            rows.append({"text": text, "label": label})
+        else:
+            copies = (text, text.upper(), text.replace(" ", "  "))
+            rows += [{"text": copy, "label": other} for copy in copies]
+            wrong |= {*copies}
+    monkeypatch.chdir(tmp_path)
+    assert evaluated(model, rows, "--suspects", "30") == DONE
+    suspects = json.loads(capsys.readouterr().out)["suspects"]
+    assert {row["text"] for row in suspects} == wrong and len(suspects) == 30
