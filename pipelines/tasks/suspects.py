@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from bert_core.randomness import Permutation
+from pipelines.errors import UserError
 from pipelines.tasks import Items, tfidf
 
 _FOLDS: Final = 5
@@ -34,7 +35,7 @@ def suspects(
     """The at most `count` items whose labels are least probable, the least first.
 
     `groups` say what each item belongs to, as for a split: a text that comes twice is judged by
-    none that has learned its label.
+    none that has learned its label. Raises UserError where there are fewer groups than folds.
     Judges are TF-IDF, of words and of characters, and a linear model of `vectors` [N, D], which an
     encoder made that has not seen the labels. The probability of a class is the geometric mean of
     what they say. An item whose label is its likeliest class is none of them.
@@ -75,6 +76,11 @@ def _folds(groups: Sequence[str]) -> np.ndarray:
     """[N] the fold of each item: a fifth of the groups each."""
     numbers: dict[str, int] = {}
     of_items = np.array([numbers.setdefault(group, len(numbers)) for group in groups])
+    if len(numbers) < _FOLDS:
+        raise UserError(
+            f"--suspects judges items by others and needs at least {_FOLDS} that differ, found "
+            f"{len(numbers)}; give a file with more, or leave it out"
+        )
     return np.asarray(Permutation(len(numbers), 0, "suspects")[of_items] % _FOLDS)
 
 

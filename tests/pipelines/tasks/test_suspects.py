@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from pipelines.errors import UserError
 from pipelines.tasks import Items
 from pipelines.tasks.suspects import suspects
 from pipelines.tasks.tfidf import class_probabilities
@@ -80,3 +81,10 @@ def test_probabilities_are_those_of_classes_in_the_order_of_their_names() -> Non
         LABELS[place % 3] == LABELS[best] for place, best in enumerate(probabilities.argmax(1))
     ]
     assert np.mean(right) > 0.95
+
+
+def test_fewer_than_five_different_items_are_too_few_to_judge_by() -> None:
+    items, _ = planted(5)
+    suspects(items, apart(items), None, 5)
+    with pytest.raises(UserError, match="needs at least 5 that differ, found 4; give a file"):
+        suspects(items, ["a", "b", "c", "d", "d"], None, 5)
