@@ -135,6 +135,13 @@ class TaskFamily(Protocol):
         settings: dict[str, Any] = {"num_labels": len(labels), "labels": labels} if labels else {}
         return self.model(config, **settings)
 
+    def on_one_scale(self, learned: Items, measured: Items) -> tuple[Items, Items]:
+        """What is learned from and what is measured during that, as `examples` takes them.
+
+        Raises UserError where items that were set aside leave nothing to learn or to measure.
+        """
+        return learned, measured
+
     def examples(
         self, items: Items, tokenizer: "WordPieceTokenizer", reading: Reading
     ) -> TaskExamples:
