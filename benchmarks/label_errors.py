@@ -176,8 +176,8 @@ def main() -> None:
         vectors = np.asarray(embed(load_model(folder), tokenizer, texts).vectors)
         of_label = model_probabilities(path, items, encoder, context)[np.arange(len(rows)), classes]
         ranked = [
-            [each.row for each in suspects(items, vectors, len(wrong))],
-            [each.row for each in suspects(items, None, len(wrong))],
+            [each.row for each in suspects(items, texts, vectors, len(wrong))],
+            [each.row for each in suspects(items, texts, None, len(wrong))],
             *(places[: len(wrong)] for places in cleanlabs(items, classes, vectors).values()),
             np.argsort(of_label, kind="stable")[: len(wrong)],
         ]

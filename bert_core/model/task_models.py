@@ -75,8 +75,9 @@ class TaskModel(TrainableModel):
 
 
 def class_names(model: Any) -> tuple[str, ...]:
-    """The names of a classifier's classes; their numbers if it was built without names."""
-    return model.labels or tuple(str(index) for index in range(model.num_labels))
+    """What the model's classes are called, or their numbers; none where it has no classes."""
+    named: tuple[str, ...] | None = getattr(model, "labels", None)
+    return named or tuple(str(index) for index in range(getattr(model, "num_labels", 0)))
 
 
 class OneOfClasses(TaskModel):

@@ -4,19 +4,19 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from bert_core.inference.pretrained import embed
-from bert_core.model.task_models import OneOfClasses
+from bert_core.model.task_models import OneOfClasses, class_names
 from bert_core.training.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.errors import UserError
 from pipelines.registry.find import find_model, is_folder, reference_to
 from pipelines.registry.package import ANY, Confidence, open_model
-from pipelines.stages.dataset.items import Grouped, read_labelled, resolved
+from pipelines.stages.dataset.items import Grouped, joined_groups, read_labelled, resolved
 from pipelines.stages.dataset.settings import LabelledDataset, LabelledFile
 from pipelines.stages.evaluation import figures_on
 from pipelines.store import Artifact, ArtifactStore
 from pipelines.tasks import Items, Reading, family_for, family_of_model
 from pipelines.tasks.calibration import answered_alone, calibration_figures
-from pipelines.tasks.encoding import class_names, text_of
+from pipelines.tasks.encoding import text_of
 from pipelines.tasks.slices import slices_of
 from pipelines.tasks.suspects import suspects
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
@@ -42,8 +42,8 @@ def evaluate_file(
     `num_suspects`, `suspects`: the items whose labels are probably wrong (`SUSPECT_COLUMNS`); with
     a `confidence`, `alone`: how many answers are so sure, and how many of those are right. Raises
     UserError for labels that the model was not trained on, for a file that cannot be read as items
-    of its task, for a reference that names no fine-tuned model, and for a model that cannot tell
-    how sure it is.
+    of its task or whose scores would say nothing, for a reference that names no fine-tuned model,
+    and for a model that cannot tell how sure it is.
     """
     tags: dict[str, str] = {}  # none of a folder
     if not is_folder(reference):
@@ -63,12 +63,12 @@ def evaluate_file(
     grouped = read_labelled(settings.parts[0], task, settings)
     rows = [each.item for each in grouped]
     items = Items(rows, class_names(model))
-    unknown = sorted(task.classes_of(rows) - set(items.labels))
-    if items.labels and unknown:
+    if unknown := task.unknown_classes(items):
         raise UserError(
             f"{reference} was not trained on the labels {', '.join(unknown[:5])} of "
             f"{settings.parts[0]}; it knows {', '.join(items.labels)[:200]}"
         )
+    task.check_scored(rows)
     answers = task.answers(model, tokenizer, items, Reading(model.config.max_position_embeddings))
     fingerprint = tags.get(FINGERPRINT_TAG)
     finetuned = store.find("finetuned", fingerprint) if store and fingerprint else None
@@ -96,13 +96,17 @@ def evaluate_file(
         score = task.scores(answers, items)[task.score]
         report["slices"] = [each._asdict() for each in slices_of(score, values)]
     if num_suspects:
-        report |= _suspects(items, grouped, finetuned, store, num_suspects)
+        # Not the groups that were read, which are the values of the slices where there are any.
+        groups = joined_groups([Grouped(task.group(item), item) for item in rows], task)
+        places = [each.place for each in grouped]
+        report |= _suspects(items, groups, places, finetuned, store, num_suspects)
     return figures, report
 
 
 def _suspects(
     items: Items,
-    grouped: Sequence[Grouped],
+    groups: Sequence[str],
+    places: Sequence[str],
     finetuned: Artifact | None,
     store: ArtifactStore | None,
     count: int,
@@ -122,10 +126,10 @@ def _suspects(
         tokenizer = WordPieceTokenizer.from_directory(folder)
         vectors = embed(load_model(folder), tokenizer, list(map(text_of, items.rows))).vectors
     rows = []
-    for suspect in suspects(items, vectors, count):
+    for suspect in suspects(items, groups, vectors, count):
         item = items.rows[suspect.row]
         values = (
-            grouped[suspect.row].place, suspect.label, suspect.suggestion, suspect.probability,
+            places[suspect.row], suspect.label, suspect.suggestion, suspect.probability,
             item["text"], item["second_text"] or "",
         )  # fmt: skip
         rows.append(dict(zip(SUSPECT_COLUMNS, values, strict=True)))

@@ -115,6 +115,14 @@ class TaskFamily(Protocol):
         """The classes that the items name, which a model has to know; none where it has none."""
         return set()
 
+    def unknown_classes(self, items: Items) -> list[str]:
+        """The classes that the items name and that `items.labels` lack, in order."""
+        return sorted(self.classes_of(items.rows) - {*items.labels})
+
+    def check_scored(self, rows: Sequence[Item]) -> None:
+        """Raise UserError where scores of the answers to these items would say nothing."""
+        return  # by default they always say something
+
     def described(self, train: Items, heldout: Items) -> dict[str, Any]:
         """Counts of the two parts, and figures named `baseline/…`, ready for JSON."""
 
@@ -126,6 +134,13 @@ class TaskFamily(Protocol):
         """The encoder of `config` with the family's head, from torch's generator."""
         settings: dict[str, Any] = {"num_labels": len(labels), "labels": labels} if labels else {}
         return self.model(config, **settings)
+
+    def on_one_scale(self, learned: Items, measured: Items) -> tuple[Items, Items]:
+        """What is learned from and what is measured during that, as `examples` takes them.
+
+        Raises UserError where items that were set aside leave nothing to learn or to measure.
+        """
+        return learned, measured
 
     def examples(
         self, items: Items, tokenizer: "WordPieceTokenizer", reading: Reading

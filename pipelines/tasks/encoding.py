@@ -149,12 +149,6 @@ def check_distinct(labels: Iterable[str]) -> None:
             raise UserError(f"the labels {other!r} and {label!r} look the same; write them alike")
 
 
-def class_names(model: Model) -> tuple[str, ...]:
-    """What the model's classes are called, or their numbers; none where it has no classes."""
-    named: tuple[str, ...] | None = getattr(model, "labels", None)
-    return named or tuple(str(index) for index in range(getattr(model, "num_labels", 0)))
-
-
 def text_of(item: Item) -> Text:
     """The text or pair of an item, as the tokenizer takes it."""
     second = item["second_text"]

@@ -9,6 +9,7 @@ import pyarrow as pa
 import torch
 
 from bert_core.model.catalogue import Model, MultiLabelClassifier
+from bert_core.model.task_models import class_names
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.errors import UserError
 from pipelines.tasks import (
@@ -28,7 +29,6 @@ from pipelines.tasks.encoding import (
     Sequences,
     check_classes,
     check_known,
-    class_names,
     mean_probabilities,
     text_fields,
     windows_of,

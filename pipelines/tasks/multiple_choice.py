@@ -1,5 +1,6 @@
 """Which of several texts goes with another one: SWAG's endings, CODAH's completions."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -7,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from bert_core.inference.texts import EncodedTexts, encode_texts
 from bert_core.model.catalogue import Model, MultipleChoice
@@ -72,14 +74,17 @@ class Choices(TaskFamily):
                 + "; leave out the others"
             )
         for part in (train, heldout):
-            # By chance the first choice is missing among so many answers once in a thousand times.
-            chance = (1 - 1 / next(iter(numbers))) ** len(part)
-            if part and chance < _UNLIKELY and min(item["answer"] for item in part) > 0:
-                raise UserError(
-                    f"the first choice, 0, is the answer to none of {len(part)} questions; count "
-                    "the choices from 0, or shuffle them"
-                )
+            self.check_scored(part)
         return ()
+
+    def check_scored(self, rows: Sequence[Item]) -> None:
+        # By chance the first choice is missing among so many answers once in a thousand times.
+        chance = math.prod(1 - 1 / len(item["choices"]) for item in rows)
+        if chance < _UNLIKELY and min(item["answer"] for item in rows) > 0:
+            raise UserError(
+                f"the first choice, 0, is the answer to none of {len(rows)} questions; count "
+                "the choices from 0, or shuffle them"
+            )
 
     def described(self, train: Items, heldout: Items) -> dict[str, Any]:
         """How many choices a question has, and the accuracy of choosing at random."""
@@ -106,9 +111,11 @@ class Choices(TaskFamily):
         ends = np.cumsum([len(item["choices"]) for item in items.rows])[:-1]
         scores = np.split(outputs(model, texts, reading), ends)
         values = [int(row.argmax()) for row in scores]
-        if len({*map(len, scores)}) > 1:  # of a person's file, which is evaluated all the same
-            return Answers(values, texts.num_truncated)
-        probabilities = torch.from_numpy(np.stack(scores)).softmax(dim=1).numpy()
+        # A person's file may have more choices for some questions: those that others lack get 0.
+        padded = pad_sequence(
+            [torch.from_numpy(row) for row in scores], batch_first=True, padding_value=-torch.inf
+        )
+        probabilities = padded.softmax(dim=1).numpy()
         classes = np.array([item["answer"] for item in items.rows])
         return Answers(values, texts.num_truncated, Probable(probabilities, classes))
 

@@ -63,6 +63,13 @@ class Regression(TaskFamily):
         check_scale(values, np.array([item["value"] for item in heldout]))
         return ()
 
+    def check_scored(self, rows: Sequence[Item]) -> None:
+        if len({item["value"] for item in rows}) < 2:
+            raise UserError(
+                f"all texts to evaluate on have the same number, {rows[0]['value']:g}; name the "
+                "column of their numbers with --label-column, or give others"
+            )
+
     def described(self, train: Items, heldout: Items) -> dict[str, Any]:
         """The range of the numbers, and the squared error of always answering their mean."""
         values = np.array([item["value"] for item in train.rows])

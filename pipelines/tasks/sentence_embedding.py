@@ -61,7 +61,7 @@ class Pairs:
 class SentenceEmbedding(TaskFamily):
     """Pairs of texts, each read for itself, and how near their vectors are to be.
 
-    Pairs with numbers (STS-B) learn them as cosines: the least number of the part is 0, the
+    Pairs with numbers (STS-B) learn them as cosines: the least number that is learned is 0, the
     greatest 1. Of pairs with the classes of natural language inference the entailed ones are
     learned, each with a contradiction of the same premise where there is one; so are pairs without
     labels. Of all second texts of a micro-batch the first text's own is to be the nearest; those of
@@ -125,18 +125,8 @@ class SentenceEmbedding(TaskFamily):
                 f"all training pairs have the number {train[0]['value']:g}; leave the label column "
                 "out if all pairs belong together"
             )
-        for part, items in (("train on", train), ("evaluate on", heldout)):
-            if not any(item["is_number"] or item["value"] == 1.0 for item in items):
-                raise UserError(
-                    f"none of the {len(items)} pairs to {part} belong together; label such pairs "
-                    "entailment"
-                )
-        values = {(item["is_number"], item["value"]) for item in heldout}
-        if len(values) < 2 or len({is_number for is_number, _ in values}) > 1:
-            raise UserError(
-                "the held-out pairs are all equally similar, or mix numbers and classes; give "
-                "others with --heldout"
-            )
+        _check_together(train, "train on")
+        self.check_scored(heldout)
         if train[0]["is_number"]:
             numbers = [np.array([item["value"] for item in part]) for part in (train, heldout)]
             if {*numbers[0]} <= {0.0, 1.0, 2.0} and len({*numbers[0]}) == 3:
@@ -147,6 +137,20 @@ class SentenceEmbedding(TaskFamily):
             if heldout[0]["is_number"]:
                 check_scale(*numbers)
         return ()
+
+    def check_scored(self, rows: Sequence[Item]) -> None:
+        _check_together(rows, "evaluate on")
+        if len({item["is_number"] for item in rows}) > 1:
+            raise UserError(
+                "some pairs to evaluate on have numbers and some have classes or no label; give "
+                "all of them numbers, or all of them classes, in the column that --label-column "
+                "names"
+            )
+        if len({item["value"] for item in rows}) < 2:
+            raise UserError(
+                "the pairs to evaluate on are all equally similar; name the column of their "
+                "numbers or classes with --label-column, or give others (in a run with --heldout)"
+            )
 
     def described(self, train: Items, heldout: Items) -> dict[str, Any]:
         """How many pairs are learned from, and how many of these have a third text."""
@@ -160,12 +164,44 @@ class SentenceEmbedding(TaskFamily):
     def baselines(self, train: Items, heldout: Items) -> Baselines:
         return tfidf.cosines(train, heldout)
 
+    def on_one_scale(self, learned: Items, measured: Items) -> tuple[Items, Items]:
+        """Numbers as cosines: 0 for the least and 1 for the greatest number that is learned.
+
+        Numbers that are measured beside learned classes have a scale of their own.
+        """
+        for part, purpose in ((learned, "learned from"), (measured, "set aside for validation")):
+            if not _learned(part.rows):
+                raise UserError(
+                    f"none of the {len(part.rows)} pairs that are {purpose} belong together; set "
+                    "another number with finetuning.validation_items, or leave that and "
+                    "finetuning.patience out"
+                )
+        numbered = [part for part in (learned, measured) if part.rows[0]["is_number"]]
+        if not numbered:
+            return learned, measured
+        numbers = _numbers(numbered[0])
+        least, width = numbers.min(), np.ptp(numbers)
+        if not width:
+            raise UserError(
+                f"all {len(numbers)} pairs that are learned from have the number {least:g}, since "
+                "the others are set aside for validation; leave finetuning.patience and "
+                "finetuning.validation_items out, or give more pairs"
+            )
+
+        def cosines(part: Items) -> Items:
+            if not part.rows[0]["is_number"]:
+                return part
+            values = ((_numbers(part) - least) / width).tolist()
+            rows = zip(part.rows, values, strict=True)
+            return part._replace(rows=[{**item, "value": value} for item, value in rows])
+
+        return cosines(learned), cosines(measured)
+
     def examples(self, items: Items, tokenizer: WordPieceTokenizer, reading: Reading) -> Pairs:
-        """The pairs to learn from, each text cut to what is read."""
+        """The pairs to learn from, each text cut to what is read; numbers are cosines by now."""
         learned = _learned(items.rows)
         if learned[0]["is_number"]:
-            values = np.array([item["value"] for item in learned], np.float32)
-            labels = (values - values.min()) / max(np.ptp(values), np.finfo(np.float32).tiny)
+            labels = _numbers(items)
         else:
             numbers: dict[str, int] = {}
             labels = np.array(
@@ -200,6 +236,20 @@ class SentenceEmbedding(TaskFamily):
         """Spearman's and Pearson's correlation of the cosines with the numbers."""
         known = number_scores(answers.values, [item["value"] for item in items.rows])
         return {name: known[name] for name in ("eval/spearman", "eval/pearson")}
+
+
+def _check_together(items: Sequence[Item], purpose: str) -> None:
+    """Raise UserError where none of the pairs belong together and none has a number."""
+    if not any(item["is_number"] or item["value"] == 1.0 for item in items):
+        raise UserError(
+            f"none of the {len(items)} pairs to {purpose} belong together; label such pairs "
+            "entailment"
+        )
+
+
+def _numbers(items: Items) -> np.ndarray:
+    """[N] float32."""
+    return np.array([item["value"] for item in items.rows], np.float32)
 
 
 def _learned(items: Sequence[Item]) -> Sequence[Item]:

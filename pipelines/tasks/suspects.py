@@ -2,15 +2,16 @@
 
 N = items, C = classes, D = hidden size. A model that was trained on a wrong label repeats it, so
 every judge answers for items that it was not fitted on (out-of-fold predictions, as in Northcutt et
-al., 2021).
+al., 2021), nor on any that belongs together with them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from bert_core.randomness import Permutation
+from pipelines.errors import UserError
 from pipelines.tasks import Items, tfidf
 
 _FOLDS: Final = 5
@@ -28,9 +29,13 @@ class Suspect(NamedTuple):
     probability: float  # of the label
 
 
-def suspects(items: Items, vectors: np.ndarray | None, count: int) -> list[Suspect]:
+def suspects(
+    items: Items, groups: Sequence[str], vectors: np.ndarray | None, count: int
+) -> list[Suspect]:
     """The at most `count` items whose labels are least probable, the least first.
 
+    `groups` say what each item belongs to, as for a split: a text that comes twice is judged by
+    none that has learned its label. Raises UserError where there are fewer groups than folds.
     Judges are TF-IDF, of words and of characters, and a linear model of `vectors` [N, D], which an
     encoder made that has not seen the labels. The probability of a class is the geometric mean of
     what they say. An item whose label is its likeliest class is none of them.
@@ -47,9 +52,10 @@ def suspects(items: Items, vectors: np.ndarray | None, count: int) -> list[Suspe
             vectors[learned], classes[learned], vectors[asked], len(items.labels)
         )
 
-    judges = [_out_of_fold(by_words, len(classes))]
+    folds = _folds(groups)
+    judges = [_out_of_fold(by_words, folds)]
     if vectors is not None:
-        judges.append(_out_of_fold(by_vectors, len(classes)))
+        judges.append(_out_of_fold(by_vectors, folds))
     probabilities = np.exp(np.mean([np.log(judge.clip(_LEAST)) for judge in judges], axis=0))
     probabilities /= probabilities.sum(axis=1, keepdims=True)
     of_label = probabilities[np.arange(len(classes)), classes]
@@ -66,11 +72,24 @@ def suspects(items: Items, vectors: np.ndarray | None, count: int) -> list[Suspe
     ]
 
 
-def _out_of_fold(judge: _Judge, num_items: int) -> np.ndarray:
-    """[N, C] answers, each learned from the four fifths of the items that it is not among."""
-    places = np.arange(num_items)
-    folds = Permutation(num_items, 0, "suspects")[places] % _FOLDS
-    answers = [judge(places[folds != fold], places[folds == fold]) for fold in range(_FOLDS)]
+def _folds(groups: Sequence[str]) -> np.ndarray:
+    """[N] the fold of each item: a fifth of the groups each."""
+    numbers: dict[str, int] = {}
+    of_items = np.array([numbers.setdefault(group, len(numbers)) for group in groups])
+    if len(numbers) < _FOLDS:
+        raise UserError(
+            f"--suspects judges items by others and needs at least {_FOLDS} that differ, found "
+            f"{len(numbers)}; give a file with more, or leave it out"
+        )
+    return np.asarray(Permutation(len(numbers), 0, "suspects")[of_items] % _FOLDS)
+
+
+def _out_of_fold(judge: _Judge, folds: np.ndarray) -> np.ndarray:
+    """[N, C] answers, each learned from the items of the other folds."""
+    answers = [
+        judge(np.flatnonzero(folds != fold), np.flatnonzero(folds == fold))
+        for fold in range(_FOLDS)
+    ]
     return np.concatenate(answers)[np.argsort(np.argsort(folds, kind="stable"), kind="stable")]
 
 

@@ -20,6 +20,7 @@ from bert_core.inference.answers import sequences_of
 from bert_core.inference.texts import WordWindow, word_windows
 from bert_core.inference.words import entities, have_prefixes
 from bert_core.model.catalogue import Model, TokenClassifier
+from bert_core.model.task_models import class_names
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.errors import UserError
 from pipelines.tasks import (
@@ -33,7 +34,7 @@ from pipelines.tasks import (
     TaskFamily,
     by_split,
 )
-from pipelines.tasks.encoding import Sequences, check_classes, check_distinct, class_names, share
+from pipelines.tasks.encoding import Sequences, check_classes, check_distinct, share
 from pipelines.tasks.scoring import WeightedScore, class_report, ratio
 from pipelines.tasks.spans import spans_in, tagged_words
 from pipelines.train.ranks import sum_over_ranks
@@ -109,6 +110,18 @@ class Tagging(TaskFamily):
         check_classes(tags, num_words, "words", advice)
         return tuple(tags)
 
+    def unknown_classes(self, items: Items) -> list[str]:
+        """The tags that `items.labels` lack; of entities those whose type none of these has.
+
+        An entity counts as the same in every scheme of tags.
+        """
+        tags = {tag for item in items.rows for tag in item["tags"]}
+        unknown = tags - {*items.labels}
+        if have_prefixes([*tags, *items.labels]):
+            types = {_type_of(tag) for tag in items.labels}
+            unknown = {tag for tag in unknown if _type_of(tag) not in types}
+        return sorted(unknown)
+
     def described(self, train: Items, heldout: Items) -> dict[str, Any]:
         """Words by part and by tag, and the tags that are held out alone."""
         counts = Counter(tag for item in train.rows for tag in item["tags"])
@@ -181,6 +194,11 @@ class Tagging(TaskFamily):
 
 
 FAMILY = Tagging()
+
+
+def _type_of(tag: str) -> str:
+    """What an entity's tag says without its prefix; nothing for `O`."""
+    return tag.partition("-")[2]
 
 
 def _most_frequent_tags(train: Items, heldout: Items) -> list[list[str]]:

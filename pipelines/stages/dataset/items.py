@@ -210,7 +210,7 @@ def divided(
     A class that would be held out alone is trained on: its first group moves. So are groups that
     equal texts join to more than the share that is held out.
     """
-    groups = _joined_groups(items, family)
+    groups = joined_groups(items, family)
     draws = _draws(groups, seed, "split")
     sizes, joined = Counter(groups), defaultdict[str, set[str]](set)
     for each, group in zip(items, groups, strict=True):
@@ -254,7 +254,7 @@ def validation_parts(
         return items, Items([], items.labels)
     names = map(family.group, items.rows) if numbers is None else map(str, numbers)
     named = [Grouped(*each) for each in zip(names, items.rows, strict=True)]
-    groups = _joined_groups(named, family)
+    groups = joined_groups(named, family)
     sizes, total, most = Counter(groups), 0, min(2 * count, len(groups) / 2)
     ordered, validated_groups = sorted(sizes), set[str]()
     for place in np.argsort(_draws(ordered, seed, "validation"), kind="stable"):
@@ -277,12 +277,12 @@ def validation_parts(
 def num_in_train(parts: Parts, family: TaskFamily) -> int:
     """How many held-out items belong to what is trained on, as `divided` groups them."""
     every = [Grouped(family.group(item), item) for part in parts.both for item in part]
-    groups = _joined_groups(every, family)
+    groups = joined_groups(every, family)
     trained = set(groups[: len(parts.train)])
     return sum(group in trained for group in groups[len(parts.train) :])
 
 
-def _joined_groups(items: Sequence[Grouped], family: TaskFamily) -> list[str]:
+def joined_groups(items: Sequence[Grouped], family: TaskFamily) -> list[str]:
     """What each item belongs to: texts that differ in case and blanks alone are one.
 
     So are the groups that have such a text in common, or a pair of the same two texts in either

@@ -136,10 +136,11 @@ class Finetuning(Training):
                 "finetuning.patience needs validation items, and none can be set aside: too many "
                 "training items belong together; leave it out, or give more items"
             )
-        # Windows of long texts are examples of their own.
-        self._train = self._family.examples(learned, self._tokenizer, self._reading)
         self._num_validated = len(validated.rows)
         evaluated = validated if validated.rows else self._items
+        learned, evaluated = self._family.on_one_scale(learned, evaluated)
+        # Windows of long texts are examples of their own.
+        self._train = self._family.examples(learned, self._tokenizer, self._reading)
         self._evaluated = self._family.examples(evaluated, self._tokenizer, self._reading)
         assert settings.num_epochs != "auto", "the stage resolves it before it trains"
         passes = len(self._train) * settings.num_epochs

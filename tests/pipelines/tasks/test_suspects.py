@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from pipelines.errors import UserError
 from pipelines.tasks import Items
 from pipelines.tasks.suspects import suspects
 from pipelines.tasks.tfidf import class_probabilities
@@ -27,9 +28,14 @@ def planted(num_items: int = 300, share: int = 20) -> tuple[Items, set[int]]:
     return Items(rows, LABELS), wrong
 
 
+def apart(items: Items) -> list[str]:
+    """Groups in which every item is alone."""
+    return [str(place) for place in range(len(items.rows))]
+
+
 def test_wrong_labels_come_first_with_the_right_one_beside_them() -> None:
     items, wrong = planted()
-    (first, *_), rows = suspects(items, None, 1), suspects(items, None, len(wrong))
+    (first, *_), rows = (suspects(items, apart(items), None, count) for count in (1, len(wrong)))
     assert {row.row for row in rows} == wrong
     assert all(row.label == items.rows[row.row]["label"] for row in rows)
     assert all(row.suggestion == LABELS[row.row % 3] for row in rows)
@@ -39,7 +45,7 @@ def test_wrong_labels_come_first_with_the_right_one_beside_them() -> None:
 
 def test_right_labels_are_no_suspects_however_many_are_asked_for() -> None:
     items, wrong = planted()
-    assert {row.row for row in suspects(items, None, 300)} == wrong
+    assert {row.row for row in suspects(items, apart(items), None, 300)} == wrong
 
 
 def test_the_vectors_of_an_encoder_know_what_words_do_not() -> None:
@@ -51,7 +57,8 @@ def test_the_vectors_of_an_encoder_know_what_words_do_not() -> None:
         0, 0.1, (200, 2)
     )
     rows[50]["label"] = "b"
-    first = suspects(Items(rows, ("a", "b")), vectors, 3)[0]
+    items = Items(rows, ("a", "b"))
+    first = suspects(items, apart(items), vectors, 3)[0]
     assert first.row == 50 and first.suggestion == "a"
 
 
@@ -59,7 +66,7 @@ def test_a_class_that_a_fold_lacks_and_texts_without_words_are_no_error() -> Non
     items, _ = planted(60)
     rows = [*items.rows, {"text": "???", "second_text": None, "label": "ships"}]
     rare = Items([*rows, {"text": "mast", "second_text": None, "label": "rare"}], (*LABELS, "rare"))
-    assert suspects(rare, np.zeros((62, 2)), 5)
+    assert suspects(rare, apart(rare), np.zeros((62, 2)), 5)
     nothing = Items(
         [{"text": "?", "second_text": None, "label": label} for label in "ab" * 10], ("a", "b")
     )
@@ -74,3 +81,10 @@ def test_probabilities_are_those_of_classes_in_the_order_of_their_names() -> Non
         LABELS[place % 3] == LABELS[best] for place, best in enumerate(probabilities.argmax(1))
     ]
     assert np.mean(right) > 0.95
+
+
+def test_fewer_than_five_different_items_are_too_few_to_judge_by() -> None:
+    items, _ = planted(5)
+    suspects(items, apart(items), None, 5)
+    with pytest.raises(UserError, match="needs at least 5 that differ, found 4; give a file"):
+        suspects(items, ["a", "b", "c", "d", "d"], None, 5)
