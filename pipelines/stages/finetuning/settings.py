@@ -135,8 +135,8 @@ class FinetuningSettings(TrainingSettings):
         default="auto",
         description="So many training items, at most half, are not learned from: they say how "
         "sure the model may be of its answers, and with `patience` when to stop. Held-out items "
-        "have no part in that. auto: 100 of 1,000 items and more, for tasks with probabilities, "
-        "none of fewer; with `patience` a tenth, at most 1,000.",
+        "have no part in that. auto: 100 of 1,000 items and more, for tasks with probabilities "
+        "that are not means over windows, else none; with `patience` a tenth, at most 1,000.",
     )
     num_evaluations: Annotated[int, Field(ge=1, le=10**9)] | Literal["auto"] = Field(
         default="auto",
