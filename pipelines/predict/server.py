@@ -220,18 +220,12 @@ def asked_of_body(body: bytes, question: Question) -> Table:
         table = without_lone_surrogates(json.loads(body))
     except (ValueError, RecursionError):
         raise UserError(f"{_FORMATS}; found {body[:40]!r}") from None
-    columns = _columns(table)
-    num_rows = len(next(iter(columns.values()), []))
-    if num_rows > MOST_ROWS:
-        raise HTTPException(
-            413, f"a request must have at most {MOST_ROWS:,} rows, found {num_rows:,}; {_DIVIDE}"
-        )
-    # In place of texts that are not there, as in a data frame; the model says which it misses.
+    # Texts that are not there are None, as in a data frame; the model says which it misses.
     asked = {
-        name: columns[name] for name in (*question.columns, *question.optional)
-        if name in columns
-        and not (name in question.optional and all(cell is None for cell in columns[name]))
-    }  # fmt: skip
+        name: cells
+        for name, cells in _columns(table, (*question.columns, *question.optional)).items()
+        if name not in question.optional or any(cell is not None for cell in cells)
+    }
     for name, cells in asked.items():
         is_list = holds_lists(question, name)
         for row, cell in enumerate(cells):
@@ -241,18 +235,29 @@ def asked_of_body(body: bytes, question: Question) -> Table:
     return asked
 
 
-def _columns(table: Any) -> Table:
+def _columns(table: Any, names: Sequence[str]) -> Table:
+    """Those of the columns called `names` that the table has."""
     if isinstance(table, dict) and table.get("params"):
         raise UserError("params are not read here: start serve with --min-confidence or the like")
     match table:
         case {"dataframe_records": [_, *_] as rows} if all(isinstance(row, dict) for row in rows):
-            names = dict.fromkeys(name for row in rows for name in row)
-            return {name: [row.get(name) for row in rows] for name in names}
-        case {"dataframe_split": {"columns": list(names), "data": [_, *_] as rows}} if all(
-            isinstance(row, list) and len(row) == len(names) for row in rows
-        ) and _is_texts(names):
-            return {name: [row[place] for row in rows] for place, name in enumerate(names)}
+            _check_num_rows(rows)
+            there = [name for name in names if any(name in row for row in rows)]
+            return {name: [row.get(name) for row in rows] for name in there}
+        case {"dataframe_split": {"columns": list(titles), "data": [_, *_] as rows}} if all(
+            isinstance(row, list) and len(row) == len(titles) for row in rows
+        ) and _is_texts(titles):
+            _check_num_rows(rows)
+            places = {title: place for place, title in enumerate(titles)}
+            return {name: [row[places[name]] for row in rows] for name in names if name in places}
     raise UserError(f"{_FORMATS}, with at least one row; found {json.dumps(table):.80}")
+
+
+def _check_num_rows(rows: Sequence[Any]) -> None:
+    if len(rows) > MOST_ROWS:
+        raise HTTPException(
+            413, f"a request must have at most {MOST_ROWS:,} rows, found {len(rows):,}; {_DIVIDE}"
+        )
 
 
 def _is_texts(value: Any) -> bool:

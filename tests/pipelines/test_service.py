@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -11,6 +12,7 @@ from queue import Full
 from typing import Any
 
 import pytest
+from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
 
 from bert_core.inference.tables import answer_table, question_of
@@ -154,9 +156,26 @@ def test_a_request_of_too_many_rows_or_bytes_is_refused(client: TestClient) -> N
     assert "at most 1,024 rows, found 1,025; divide it" in answer.json()["message"]
     assert len(client.post("/invocations", json={"dataframe_records": rows[1:]}).json()[
         "predictions"]) == MOST_ROWS  # fmt: skip
+    split = {"columns": ["text"], "data": [["a"]] * (MOST_ROWS + 1)}
+    assert client.post("/invocations", json={"dataframe_split": split}).status_code == 413
     answer = client.post("/invocations", json={"dataframe_records": [{"text": "a" * 2_000_000}]})
     assert answer.status_code == 413
     assert "at most 1 MiB" in answer.json()["message"]
+
+
+def test_rows_are_counted_before_anything_is_made_of_their_columns() -> None:
+    """As many columns as rows are the square of them in cells: of 1 MiB 65 GB."""
+    rows = [{str(number): 0, "text": "a"} for number in range(4 * MOST_ROWS)]
+    tracemalloc.start()
+    try:
+        with pytest.raises(HTTPException, match=f"found {len(rows):,}"):
+            asked_of_body(body(dataframe_records=rows), CLASSES)
+        asked = asked_of_body(body(dataframe_records=rows[:MOST_ROWS]), CLASSES)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert asked == {"text": ["a"] * MOST_ROWS}
+    assert peak < 8 << 20
 
 
 @pytest.mark.parametrize("kind", ["text/csv", "application/x-www-form-urlencoded", ""])
