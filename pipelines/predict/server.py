@@ -30,7 +30,7 @@ from bert_core.backends.context import Precision, keep_freed_memory
 from bert_core.inference.tables import Question, answer_table, check_table
 from bert_core.model.catalogue import Model
 from pipelines.errors import UserError
-from pipelines.io.tables import without_lone_surrogates
+from pipelines.io.tables import object_of_pairs, without_lone_surrogates
 from pipelines.predict.answers import holds_lists, question_for
 from pipelines.predict.tables import Table, json_lines
 from pipelines.registry.package import OpenedModel
@@ -217,9 +217,9 @@ def asked_of_body(body: bytes, question: Question) -> Table:
     HTTPException for too many rows.
     """
     try:
-        table = without_lone_surrogates(json.loads(body))
-    except (ValueError, RecursionError):
-        raise UserError(f"{_FORMATS}; found {body[:40]!r}") from None
+        table = without_lone_surrogates(json.loads(body, object_pairs_hook=object_of_pairs))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{_FORMATS}; found {body[:40]!r} ({error!s:.80})") from None
     # Texts that are not there are None, as in a data frame; the model says which it misses.
     asked = {
         name: cells
@@ -249,6 +249,9 @@ def _columns(table: Any, names: Sequence[str]) -> Table:
         ) and _is_texts(titles):
             _check_num_rows(rows)
             places = {title: place for place, title in enumerate(titles)}
+            if len(places) < len(titles):
+                twice = next(title for place, title in enumerate(titles) if places[title] != place)
+                raise UserError(f"columns names {twice!r:.80} twice; give each column its own name")
             return {name: [row[places[name]] for row in rows] for name in names if name in places}
     raise UserError(f"{_FORMATS}, with at least one row; found {json.dumps(table):.80}")
 

@@ -63,6 +63,11 @@ def test_an_optional_column_counts_where_a_row_has_it() -> None:
         (body(dataframe_records=[]), "at least one row"),
         (body(dataframe_split={"columns": ["text"], "data": [["a", "b"]]}), "at least one row"),
         (body(instances=["a"]), "dataframe_records"),
+        (b'{"dataframe_records": [{"text": "a", "text": "b"}]}', "'text' comes twice in an object"),
+        (
+            body(dataframe_split={"columns": ["text", "text"], "data": [["a", "b"]]}),
+            "columns names 'text' twice; give each column its own name",
+        ),
         (body(dataframe_records=[{"text": "a"}, {"text": 5}]), "row 1: text must be a string"),
         (body(dataframe_records=[{"text": ["a"]}]), "row 0: text must be a string"),
     ],
