@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 # A request is answered whole, and others wait meanwhile.
 MOST_BYTES: Final = 1 << 20
 MOST_ROWS: Final = 1024
+MOST_CHARACTERS: Final = 4 << 20  # that a model reads: four choices are usual
 _DIVIDE: Final = "divide it, or answer whole files with `bertsmith predict --batch`"
 _FORMATS: Final = (
     'the body must be JSON: {"dataframe_records": [{"text": "…"}]}, or '
@@ -116,12 +117,17 @@ class Batcher:
 
 
 def num_characters(asked: Table) -> int:
-    """Of all texts: how much work a request is, known before anything is encoded."""
-    return sum(
-        sum(map(len, cell)) if isinstance(cell, list) else len(cell or "")
-        for cells in asked.values()
-        for cell in cells
-    )
+    """Of all texts: how much work a request is, known before anything is encoded.
+
+    A text beside a list is read with each of its texts.
+    """
+    total = 0
+    for row in zip(*asked.values(), strict=True):
+        lists = [cell for cell in row if isinstance(cell, list)]
+        num_single = sum(len(cell) for cell in row if isinstance(cell, str))
+        total += num_single * max(1, sum(map(len, lists)))
+        total += sum(len(text) for texts in lists for text in texts)
+    return total
 
 
 def answered_together(
@@ -213,8 +219,9 @@ async def _body(request: Request) -> bytes:
 def asked_of_body(body: bytes, question: Question) -> Table:
     """The columns of a request that the question has; others are ignored, as MLflow does.
 
-    Raises UserError for what is no such table, and for cells of another kind than the question's,
-    HTTPException for too many rows.
+    Where a row has words in place of its text, the text is left out. Raises UserError for what is
+    no such table, and for cells of another kind than the question's, HTTPException for too many
+    rows, and for long texts with many choices.
     """
     try:
         table = without_lone_surrogates(json.loads(body, object_pairs_hook=object_of_pairs))
@@ -232,6 +239,17 @@ def asked_of_body(body: bytes, question: Question) -> Table:
             if cell is not None and not (_is_texts(cell) if is_list else isinstance(cell, str)):
                 kind = "a list of strings" if is_list else "a string"
                 raise UserError(f"row {row}: {name} must be {kind}, got {json.dumps(cell):.40}")
+    if question.in_place in asked and (first := question.columns[0]) in asked:
+        rows = zip(asked[first], asked[question.in_place], strict=True)
+        asked[first] = [text if other is None else None for text, other in rows]
+    num_read = num_characters(asked)
+    if num_read > MOST_CHARACTERS:
+        raise HTTPException(
+            413,
+            "a text is read with each text of its list, together at most "
+            f"{MOST_CHARACTERS:,} characters, found {num_read:,}; shorten it, or ask about fewer "
+            "at once",
+        )
     return asked
 
 

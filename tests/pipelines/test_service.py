@@ -26,6 +26,7 @@ from pipelines.predict.server import (
     Batcher,
     application,
     asked_of_body,
+    num_characters,
 )
 from pipelines.predict.tables import Table
 from pipelines.registry.package import opened
@@ -181,6 +182,19 @@ def test_rows_are_counted_before_anything_is_made_of_their_columns() -> None:
         tracemalloc.stop()
     assert asked == {"text": ["a"] * MOST_ROWS}
     assert peak < 8 << 20
+
+
+def test_a_long_text_with_many_choices_is_refused() -> None:
+    """Its tokens are read once for each choice, though they are sent once."""
+    question = question_of(MODELS["multiple_choice"])
+    rows = [{"text": "a" * 100_000, "choices": ["b"] * number} for number in (41, 42)]
+    assert num_characters(asked_of_body(body(dataframe_records=rows[:1]), question)) == 4_100_041
+    with pytest.raises(HTTPException, match=r"at most 4,194,304 characters, found 4,200,042; sho"):
+        asked_of_body(body(dataframe_records=rows[1:]), question)
+    # A text that words replace is not read at all.
+    words = [{"text": "a" * 100_000, "words": ["b"] * 42}, {"text": "c", "words": None}]
+    asked = asked_of_body(body(dataframe_records=words), TAGS)
+    assert asked == {"text": [None, "c"], "words": [["b"] * 42, None]}
 
 
 @pytest.mark.parametrize("kind", ["text/csv", "application/x-www-form-urlencoded", ""])
