@@ -33,7 +33,7 @@ from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
 from pipelines.versions import versions_of
 
 KIND: Final = "predictions"
-_VERSION: Final = 7
+VERSION: Final = 8  # of the answers to the same rows by the same model
 _ROW, _MODEL = "row", "model"  # columns of the row's number in its file, from 0, and of the version
 # By what a question says of a column: of a single shard the values do not tell it.
 _TYPES: Final[Mapping[Any, pa.DataType]] = {
@@ -125,7 +125,7 @@ def build_predictions(settings: BatchSettings, tracker: Tracker, context: StageC
     files = [(path, size_and_digest(path)[1]) for path in paths]
     predictions = context.store.get_or_build(
         KIND,
-        version=_VERSION,
+        version=VERSION,
         settings=settings.model_dump(exclude={"model", "files", "out"}),
         inputs={
             "model": version.tags.get(FINGERPRINT_TAG, ""),

@@ -13,11 +13,13 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from bert_core.inference.tables import Question, question_of
+from bert_core.inference.words import places_of_words
 from bert_core.model.catalogue import MODELS
 from pipelines.cluster import connect, disconnect
 from pipelines.errors import UserError
 from pipelines.predict.batch_prediction import (
     KIND,
+    VERSION,
     BatchSettings,
     build_predictions,
     columns_asked,
@@ -30,6 +32,15 @@ from pipelines.store import ArtifactStore, Built, Draft
 from tests.integration.object_stores import BUCKET, s3_server
 from tests.pipelines.registry.conftest import Models
 from tests.pipelines.registry.test_serving import untrained
+
+
+# By the version of batch answers.
+WORDS = {
+    8: [
+        "«", "Ada", "»", ",", "@", "b", "-", "-", "(", "c_d", ")", "።", "東", "京", "、", "大", "阪",
+        "「", "ア・イ", "」", "e.g", ".", "नाम", "।",
+    ],
+}  # fmt: skip
 
 
 def texts(folder: Path, name: str, count: int, column: str = "text") -> str:
@@ -203,6 +214,16 @@ def written_shard(draft: Draft) -> Built:
     with draft.file("part-00000-00000.parquet") as target:
         target.path.write_bytes(b"answers")
     return Built(["part-00000-00000.parquet"], {})
+
+
+def test_the_words_of_a_text_are_those_that_the_version_stands_for() -> None:
+    """Answers of taggers have a tag for each word: of other words they must not be found again."""
+    text = "«Ada», @b -- (c_d)። 東京、大阪「ア・イ」 e.g. नाम।"
+    words = [text[begin:end] for begin, end in places_of_words(text)]
+    assert words == WORDS.get(VERSION), (
+        f"{text!r} has other words than version {VERSION} of batch answers stands for: where the "
+        f"change is meant, raise the version and write the new words into WORDS: {words!r}"
+    )
 
 
 def test_pairs_and_texts_are_not_answered_together(tmp_path: Path) -> None:
