@@ -33,12 +33,11 @@ from tests.integration.object_stores import BUCKET, s3_server
 from tests.pipelines.registry.conftest import Models
 from tests.pipelines.registry.test_serving import untrained
 
-
 # By the version of batch answers.
 WORDS = {
     8: [
-        "«", "Ada", "»", ",", "@", "b", "-", "-", "(", "c_d", ")", "።", "東", "京", "、", "大", "阪",
-        "「", "ア・イ", "」", "e.g", ".", "नाम", "।",
+        "«", "Ada", "»", ",", "@", "b", "-", "-", "(", "c_d", ")", "።", "東", "京", "、", "大",
+        "阪", "「", "ア・イ", "」", "e.g", ".", "नाम", "।",
     ],
 }  # fmt: skip
 
