@@ -11,7 +11,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +22,7 @@ from torch.export import Dim
 
 from bert_core.backends.operations import use_backend
 from bert_core.batch import RaggedBatch
+from bert_core.config import EmbeddingConfig
 from bert_core.files import write_json
 from bert_core.hugging_face.writing import architecture_of, their_config
 from bert_core.model.catalogue import (
@@ -173,11 +174,20 @@ def _quiet() -> Iterator[None]:
 def write_onnx_folder(draft: Path, model: Model, tokenizer: WordPieceTokenizer) -> None:
     """Write `model.onnx`, the tokenizer and the settings of `model` into the folder `draft`.
 
+    The tokenizer reads the texts of an encoder as its embedding settings say: lower-cased, and cut.
     Raises ValueError and ModuleNotFoundError as `export_onnx` does.
     """
     export_onnx(model, draft / MODEL_FILE)
     write_json(draft / "config.json", their_config(model, architecture_of(model), tokenizer))
-    tokenizer.save(draft, max_tokens=model.config.max_position_embeddings)
+    how = EmbeddingConfig()  # what other heads answer is no embedding
+    if isinstance(model, EncoderModel | SentenceEncoder) and model.embedding is not None:
+        how = model.embedding
+    rules = tokenizer.normalization
+    if how.lowercase:  # whose accents stay, unless the tokenizer removes them itself
+        rules = replace(rules, lowercase=True, strip_accents=rules.strips_accents)
+    WordPieceTokenizer(tokenizer.tokens, rules).save(
+        draft, max_tokens=how.max_tokens or model.config.max_position_embeddings
+    )
 
 
 class OnnxModel:

@@ -75,13 +75,15 @@ def encode_texts(
     what is not a list of texts.
     """
     check_texts(texts)
-    firsts = tokenizer.encode_batch([text if isinstance(text, str) else text[0] for text in texts])
+    firsts = [text if isinstance(text, str) else text[0] for text in texts]
+    different = list(dict.fromkeys(firsts))  # each choice of one question has its text
+    ids_of = dict(zip(different, tokenizer.encode_batch(different), strict=True))
     pairs = [index for index, text in enumerate(texts) if not isinstance(text, str)]
     seconds = dict(
         zip(pairs, tokenizer.encode_batch([texts[index][1] for index in pairs]), strict=True)
     )
     sequences, starts, num_truncated = [], [], 0
-    for index, first in enumerate(firsts):
+    for index, first in enumerate(ids_of[text] for text in firsts):
         second = seconds.get(index)
         budget = max_tokens - (2 if second is None else 3)
         if budget < 1:
@@ -117,13 +119,15 @@ def check_texts(texts: Sequence[Text]) -> None:
     """Raise ValueError for what is not a list of texts or pairs of texts."""
     if isinstance(texts, str) or not len(texts):
         raise ValueError(f"texts must be a list of at least one text, got {texts!r:.80}")
+    readable = set[str]()  # looked through once where it is the first of many pairs
     for index, text in enumerate(texts):
         parts = (text,) if isinstance(text, str) else text
         is_pair = isinstance(text, tuple) and len(text) == 2
         if not (isinstance(text, str) or is_pair) or not all(isinstance(p, str) for p in parts):
             raise ValueError(f"text {index} must be a text or a pair of texts, got {text!r:.80}")
-        if any(map(_LONE_SURROGATE.search, parts)):
+        if any(map(_LONE_SURROGATE.search, {*parts} - readable)):
             raise ValueError(f"text {index} must be Unicode, got {text!r:.80} with a surrogate")
+        readable.update(parts)
 
 
 def _shares(num_first: int, num_second: int, budget: int) -> tuple[int, int]:

@@ -27,6 +27,7 @@ from flows.cli.options import (
 from flows.environment import home_folder, prepare_flows, set_defaults
 from pipelines.errors import UserError
 from pipelines.registry.find import is_folder
+from pipelines.settings import expanded
 
 Name = Annotated[str, typer.Argument(help="Registered name of the model.")]
 # Figures of an import that its user should see.
@@ -287,6 +288,7 @@ def export_version(
     """
     if to is None and push is None:
         raise UserError("name the folder to write (--to), a repository of the hub (--push) or both")
+    to = None if to is None else expanded(to)
     from pipelines.registry import exchange, hub
 
     metadata = hub.CardMetadata(license, tuple(language or ()), base_model, tuple(dataset or ()))

@@ -22,8 +22,9 @@ from flows.cli.options import (
 )
 from flows.environment import home_folder, prepare_flows
 from flows.stopping import install_stop_handlers
-from pipelines.errors import UserError
+from pipelines.errors import UserError, redacted
 from pipelines.registry.find import ANY_TASK, is_folder
+from pipelines.settings import expanded
 
 if TYPE_CHECKING:
     from pipelines.io.tables import TableSettings
@@ -178,7 +179,7 @@ def _predict_batch(
         "min_confidence": confidence[0],
         "min_precision": confidence[1],
         "model": model,
-        "out": to or "",
+        "out": str(expanded(Path(to))) if to and to.startswith("~") else to or "",
         "runtime": {"home": str(home) if home else ""},
     }
     with explained("batch prediction", BatchPredictionRecipe):
@@ -189,16 +190,23 @@ def _predict_batch(
     statistics = predictions.statistics
     print(
         f"{statistics['rows']:,} rows of {statistics['files']:,} files answered by "
-        f"models:/{statistics['model']}: {place_of(predictions, to or '')}"
+        f"models:/{statistics['model']}: {redacted(place_of(predictions, recipe.out))}"
     )
 
 
 def from_here(path: str) -> str:
-    """The path in full, of which only what the person wrote is a pattern."""
+    """The path in full, of which only what the person wrote is a pattern.
+
+    A leading `~` is the home folder: no shell puts it in full within quotes.
+    """
     if "://" in path or Path(path).is_absolute():
         return path
-    is_pattern = glob.has_magic(path) and not Path(path).exists()
-    return f"{glob.escape(str(Path.cwd())) if is_pattern else Path.cwd()}/{path}"
+    folder = Path.cwd()
+    if path.startswith("~"):
+        home, _, path = path.partition("/")
+        folder = expanded(Path(home))
+    is_pattern = glob.has_magic(path) and not (folder / path).exists()
+    return f"{glob.escape(str(folder)) if is_pattern else folder}/{path}"
 
 
 def _print_answers(asked: "Asked", answers: dict[str, list[Any]], *, as_json: bool) -> None:

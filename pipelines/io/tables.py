@@ -277,7 +277,7 @@ def json_object(line: str, place: str) -> dict[str, Any]:
     Raises UserError, which names the `place`, where it holds none.
     """
     try:
-        record = json.loads(line, object_pairs_hook=_object)
+        record = json.loads(line, object_pairs_hook=object_of_pairs)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{place} is not JSON ({error}); correct or remove it") from error
     if not isinstance(record, dict):
@@ -288,7 +288,8 @@ def json_object(line: str, place: str) -> dict[str, Any]:
     return without_lone_surrogates(record) if "\\u" in line else record
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def object_of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, for `json.loads`; raises ValueError where a name comes twice in it."""
     values = dict(pairs)
     if len(values) < len(pairs):
         name = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)

@@ -100,12 +100,20 @@ def check_rows(model: Model, table: Table, numbers: Sequence[int], place: str) -
     for name, cells in table.items():
         is_list = holds_lists(question, name)
         for number, cell in zip(numbers, cells, strict=True):
-            if not is_blank(cell) and not isinstance(cell, list if is_list else str | int | float):
+            if not is_blank(cell) and not (_is_list_of_texts if is_list else _is_text)(cell):
                 raise UserError(
                     f"row {number} of {place}, counted from 0: {name} must be "
                     f"{'a list of texts' if is_list else 'a text'}, found {str(cell)[:40]!r}; "
                     "correct it (.jsonl and .parquet hold lists)"
                 )
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str | int | float)
+
+
+def _is_list_of_texts(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
 
 
 def holds_lists(question: Question, name: str) -> bool:

@@ -4,7 +4,10 @@ import hashlib
 import json
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from pathlib import PurePosixPath
+from secrets import token_hex
 from typing import Annotated, Any, Final, NamedTuple, Self
 
 import fsspec
@@ -30,7 +33,7 @@ from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
 from pipelines.versions import versions_of
 
 KIND: Final = "predictions"
-_VERSION: Final = 7
+VERSION: Final = 8  # of the answers to the same rows by the same model
 _ROW, _MODEL = "row", "model"  # columns of the row's number in its file, from 0, and of the version
 # By what a question says of a column: of a single shard the values do not tell it.
 _TYPES: Final[Mapping[Any, pa.DataType]] = {
@@ -122,7 +125,7 @@ def build_predictions(settings: BatchSettings, tracker: Tracker, context: StageC
     files = [(path, size_and_digest(path)[1]) for path in paths]
     predictions = context.store.get_or_build(
         KIND,
-        version=_VERSION,
+        version=VERSION,
         settings=settings.model_dump(exclude={"model", "files", "out"}),
         inputs={
             "model": version.tags.get(FINGERPRINT_TAG, ""),
@@ -135,7 +138,7 @@ def build_predictions(settings: BatchSettings, tracker: Tracker, context: StageC
         build=partial(_predict, settings, reference, files, tracker, context),
     )
     if settings.out:
-        _copy_answers(predictions, settings.out)
+        copy_answers(predictions, settings.out)
     return predictions
 
 
@@ -163,7 +166,7 @@ def _predict(
         """The shards that no earlier run has answered."""
         for number, (path, digest) in enumerate(files):
             for index, shard in enumerate(asked_shards(path, settings, opened)):
-                names.append(f"part-{number:05}-{index:05}.parquet")
+                names.append(_name_of(number, index))
                 shard = shard._replace(name=names[-1])
                 if (draft.finished(shard.name) or {}).get("digest") == shard.digest:
                     tell(len(shard.numbers))
@@ -184,6 +187,10 @@ def _predict(
     if not num_rows:
         raise UserError(f"there is no row to answer in {len(files)} files")
     return Built(names, {"rows": num_rows, "files": len(files), "model": reference})
+
+
+def _name_of(file: int, shard: int) -> str:
+    return f"part-{file:05}-{shard:05}.parquet"
 
 
 def columns_asked(question: Question, settings: BatchSettings, paths: Sequence[str]) -> list[str]:
@@ -277,10 +284,7 @@ def _check_target(target: str, files: Sequence[str]) -> None:
     try:
         filesystem, folder = fsspec.url_to_fs(target)
         for each in files:
-            source, plain = fsspec.url_to_fs(each)
-            above, is_recursive, _ = plain.partition("**")
-            is_within = f"{folder}/".startswith(f"{above.rstrip('/')}/")
-            if is_within and (is_recursive or source.isdir(plain)):
+            if _names_answers(each, folder):
                 raise UserError(
                     f"answers in {target} would be asked at the next run, as all of {each} is; "
                     "name a folder beside it"
@@ -292,16 +296,35 @@ def _check_target(target: str, files: Sequence[str]) -> None:
         raise _not_copied(target, error) from error
 
 
-def _copy_answers(predictions: Artifact, target: str) -> None:
+def _names_answers(files: str, folder: str) -> bool:
+    """Whether the path, folder or pattern `files` names what is answered in `folder`."""
+    source, plain = fsspec.url_to_fs(files)
+    above, is_recursive, _ = plain.partition("**")
+    if f"{folder}/".startswith(f"{above.rstrip('/')}/"):
+        return bool(is_recursive) or source.isdir(plain)
+    # In folders that are named by digits of a fingerprint, which is not known yet.
+    answers = (
+        f"/{folder.lstrip('/')}/{digit * 16}/{_name_of(0, 0)}" for digit in "0123456789abcdef"
+    )
+    return any(PurePosixPath(each).match(f"/{plain.lstrip('/')}") for each in answers)
+
+
+def copy_answers(predictions: Artifact, target: str) -> None:
     """Copy every shard to its folder in `target`; each appears whole there."""
     place = place_of(predictions, target)
     try:
         filesystem, folder = fsspec.url_to_fs(place)
         filesystem.makedirs(folder, exist_ok=True)
         for name in predictions.names():
-            path = posixpath.join(folder, name)
-            filesystem.put_file(str(predictions.local(name)), f"{path}.partial")
-            filesystem.mv(f"{path}.partial", path)
+            # Two users may copy the same answers. What begins with a dot no reader takes for one.
+            draft = posixpath.join(folder, f".{name}.{token_hex(8)}.partial")
+            try:
+                filesystem.put_file(str(predictions.local(name)), draft)
+                filesystem.mv(draft, posixpath.join(folder, name))
+            except BaseException:
+                with suppress(*store_errors()):
+                    filesystem.rm_file(draft)
+                raise
     except store_errors() as error:
         raise _not_copied(place, error, f". They are kept in {predictions.url}") from error
 

@@ -30,7 +30,7 @@ from bert_core.backends.context import Precision, keep_freed_memory
 from bert_core.inference.tables import Question, answer_table, check_table
 from bert_core.model.catalogue import Model
 from pipelines.errors import UserError
-from pipelines.io.tables import without_lone_surrogates
+from pipelines.io.tables import object_of_pairs, without_lone_surrogates
 from pipelines.predict.answers import holds_lists, question_for
 from pipelines.predict.tables import Table, json_lines
 from pipelines.registry.package import OpenedModel
@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 # A request is answered whole, and others wait meanwhile.
 MOST_BYTES: Final = 1 << 20
 MOST_ROWS: Final = 1024
+MOST_CHARACTERS: Final = 4 << 20  # that a model reads: four choices are usual
 _DIVIDE: Final = "divide it, or answer whole files with `bertsmith predict --batch`"
 _FORMATS: Final = (
     'the body must be JSON: {"dataframe_records": [{"text": "…"}]}, or '
@@ -116,12 +117,17 @@ class Batcher:
 
 
 def num_characters(asked: Table) -> int:
-    """Of all texts: how much work a request is, known before anything is encoded."""
-    return sum(
-        sum(map(len, cell)) if isinstance(cell, list) else len(cell or "")
-        for cells in asked.values()
-        for cell in cells
-    )
+    """Of all texts: how much work a request is, known before anything is encoded.
+
+    A text beside a list is read with each of its texts.
+    """
+    total = 0
+    for row in zip(*asked.values(), strict=True):
+        lists = [cell for cell in row if isinstance(cell, list)]
+        num_single = sum(len(cell) for cell in row if isinstance(cell, str))
+        total += num_single * max(1, sum(map(len, lists)))
+        total += sum(len(text) for texts in lists for text in texts)
+    return total
 
 
 def answered_together(
@@ -213,46 +219,66 @@ async def _body(request: Request) -> bytes:
 def asked_of_body(body: bytes, question: Question) -> Table:
     """The columns of a request that the question has; others are ignored, as MLflow does.
 
-    Raises UserError for what is no such table, and for cells of another kind than the question's,
-    HTTPException for too many rows.
+    Where a row has words in place of its text, the text is left out. Raises UserError for what is
+    no such table, and for cells of another kind than the question's, HTTPException for too many
+    rows, and for long texts with many choices.
     """
     try:
-        table = without_lone_surrogates(json.loads(body))
-    except (ValueError, RecursionError):
-        raise UserError(f"{_FORMATS}; found {body[:40]!r}") from None
-    columns = _columns(table)
-    num_rows = len(next(iter(columns.values()), []))
-    if num_rows > MOST_ROWS:
-        raise HTTPException(
-            413, f"a request must have at most {MOST_ROWS:,} rows, found {num_rows:,}; {_DIVIDE}"
-        )
-    # In place of texts that are not there, as in a data frame; the model says which it misses.
+        table = without_lone_surrogates(json.loads(body, object_pairs_hook=object_of_pairs))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{_FORMATS}; found {body[:40]!r} ({error!s:.80})") from None
+    # Texts that are not there are None, as in a data frame; the model says which it misses.
     asked = {
-        name: columns[name] for name in (*question.columns, *question.optional)
-        if name in columns
-        and not (name in question.optional and all(cell is None for cell in columns[name]))
-    }  # fmt: skip
+        name: cells
+        for name, cells in _columns(table, (*question.columns, *question.optional)).items()
+        if name not in question.optional or any(cell is not None for cell in cells)
+    }
     for name, cells in asked.items():
         is_list = holds_lists(question, name)
         for row, cell in enumerate(cells):
             if cell is not None and not (_is_texts(cell) if is_list else isinstance(cell, str)):
                 kind = "a list of strings" if is_list else "a string"
                 raise UserError(f"row {row}: {name} must be {kind}, got {json.dumps(cell):.40}")
+    if question.in_place in asked and (first := question.columns[0]) in asked:
+        rows = zip(asked[first], asked[question.in_place], strict=True)
+        asked[first] = [text if other is None else None for text, other in rows]
+    num_read = num_characters(asked)
+    if num_read > MOST_CHARACTERS:
+        raise HTTPException(
+            413,
+            "a text is read with each text of its list, together at most "
+            f"{MOST_CHARACTERS:,} characters, found {num_read:,}; shorten it, or ask about fewer "
+            "at once",
+        )
     return asked
 
 
-def _columns(table: Any) -> Table:
+def _columns(table: Any, names: Sequence[str]) -> Table:
+    """Those of the columns called `names` that the table has."""
     if isinstance(table, dict) and table.get("params"):
         raise UserError("params are not read here: start serve with --min-confidence or the like")
     match table:
         case {"dataframe_records": [_, *_] as rows} if all(isinstance(row, dict) for row in rows):
-            names = dict.fromkeys(name for row in rows for name in row)
-            return {name: [row.get(name) for row in rows] for name in names}
-        case {"dataframe_split": {"columns": list(names), "data": [_, *_] as rows}} if all(
-            isinstance(row, list) and len(row) == len(names) for row in rows
-        ) and _is_texts(names):
-            return {name: [row[place] for row in rows] for place, name in enumerate(names)}
+            _check_num_rows(rows)
+            there = [name for name in names if any(name in row for row in rows)]
+            return {name: [row.get(name) for row in rows] for name in there}
+        case {"dataframe_split": {"columns": list(titles), "data": [_, *_] as rows}} if all(
+            isinstance(row, list) and len(row) == len(titles) for row in rows
+        ) and _is_texts(titles):
+            _check_num_rows(rows)
+            places = {title: place for place, title in enumerate(titles)}
+            if len(places) < len(titles):
+                twice = next(title for place, title in enumerate(titles) if places[title] != place)
+                raise UserError(f"columns names {twice!r:.80} twice; give each column its own name")
+            return {name: [row[places[name]] for row in rows] for name in names if name in places}
     raise UserError(f"{_FORMATS}, with at least one row; found {json.dumps(table):.80}")
+
+
+def _check_num_rows(rows: Sequence[Any]) -> None:
+    if len(rows) > MOST_ROWS:
+        raise HTTPException(
+            413, f"a request must have at most {MOST_ROWS:,} rows, found {len(rows):,}; {_DIVIDE}"
+        )
 
 
 def _is_texts(value: Any) -> bool:

@@ -1,11 +1,24 @@
 """A model as ONNX gives what it gives itself, whatever the number of texts and their lengths."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer
 
+from bert_core.config import EmbeddingConfig
 from bert_core.model.catalogue import build_model
-from bert_core.onnx import INPUTS, OnnxModel, PaddedModel, export_onnx, is_of_tokens, outputs_of
+from bert_core.onnx import (
+    INPUTS,
+    OnnxModel,
+    PaddedModel,
+    export_onnx,
+    is_of_tokens,
+    outputs_of,
+    write_onnx_folder,
+)
+from bert_core.vocabulary import SPECIAL_TOKENS, Normalization, WordPieceTokenizer
 from tests.bert_core.batches import ragged_batch, small_config
 from tests.bert_core.test_backends import HEAD_SETTINGS, new_model
 
@@ -82,6 +95,29 @@ def test_a_model_of_few_positions_is_written_too(tmp_path):
     model = build_model("encoder", small_config(max_position_embeddings=4)).eval()
     onnx = exported(model, tmp_path / "model.onnx")
     assert onnx.compare([ragged_batch((4, 2)), ragged_batch((3,))])[0] < 1e-5
+
+
+def test_the_folder_s_tokenizer_reads_texts_as_the_model_embeds_them(tmp_path, monkeypatch):
+    monkeypatch.setattr("bert_core.onnx.export_onnx", lambda model, path: None)
+    tokens = [*SPECIAL_TOKENS, "hello", "wörld", "world", "H", "##ello"]
+    tokenizer = WordPieceTokenizer(tokens, Normalization(lowercase=False))
+    text, positions = "Hello WÖRLD", small_config().max_position_embeddings
+    for head, words, most in (
+        ("encoder", ["hello", "wörld"], 16),
+        ("sentence_embedding", ["hello", "wörld"], 16),
+        ("pretraining", ["H", "##ello", "[UNK]"], positions),  # fills gaps: embeds nothing
+    ):
+        model = model_with(head)
+        model.embedding = EmbeddingConfig(lowercase=True, max_tokens=16)
+        (tmp_path / head).mkdir()
+        write_onnx_folder(tmp_path / head, model, tokenizer)
+        theirs = Tokenizer.from_file(str(tmp_path / head / "tokenizer.json"))
+        assert theirs.encode(text).tokens == ["[CLS]", *words, "[SEP]"]
+        settings = json.loads((tmp_path / head / "tokenizer_config.json").read_text())
+        assert settings["model_max_length"] == most
+        assert WordPieceTokenizer.from_directory(tmp_path / head).encode(text) == [
+            tokens.index(word) for word in words
+        ]
 
 
 def test_multiple_choice_is_refused():

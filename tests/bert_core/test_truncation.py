@@ -35,3 +35,16 @@ def test_pairs_of_all_lengths_are_cut_as_fast_tokenizers_cut_them(reference, bud
     assert found.sequences == [each.ids for each in expected]
     assert found.segment_b_start == [each.type_ids.index(1) for each in expected]
     assert found.num_truncated == sum(a + b > budget for a, b in lengths)
+
+
+def test_the_text_of_many_pairs_is_encoded_once(monkeypatch):
+    """A question of 100 kB with 10,000 choices would take their product in time and memory."""
+    tokenizer, encoded = WordPieceTokenizer(TOKENS), []
+    encode_batch = tokenizer.encode_batch
+    monkeypatch.setattr(
+        tokenizer, "encode_batch", lambda texts: encoded.extend(texts) or encode_batch(texts)
+    )
+    pairs = [(first, second) for first in ("a b", "b a") for second in "aba"]
+    found = encode_texts(tokenizer, pairs, 16).sequences
+    assert encoded == ["a b", "b a", *"abaaba"]
+    assert found == [encode_texts(tokenizer, [pair], 16).sequences[0] for pair in pairs]

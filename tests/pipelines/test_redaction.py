@@ -1,5 +1,7 @@
 """Secrets inside URIs never reach what is written."""
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -7,6 +9,8 @@ import yaml
 from aiohttp import ClientResponseError, RequestInfo
 from aiohttp.client import URL
 
+from flows.cli.app import DONE, run
+from flows.predict import BatchPredictionRecipe
 from pipelines.errors import UserError, clean_error, redacted, without_secrets
 from pipelines.recipes.files import completed, read_recipe
 from pipelines.recipes.recipe import Recipe
@@ -130,3 +134,26 @@ def test_a_tracker_that_cannot_be_there_is_refused_at_once(uri: str, sentence: s
     with pytest.raises(UserError, match=sentence) as refused:
         check_tracker(RuntimeSettings(tracking_uri=uri))
     assert "hidden" not in str(refused.value)
+
+
+def test_a_batch_says_where_its_answers_are_without_a_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = []
+
+    def answered(recipe: BatchPredictionRecipe) -> SimpleNamespace:
+        asked.append(recipe)
+        statistics = {"rows": 1, "files": 1, "model": "m/1"}
+        return SimpleNamespace(statistics=statistics, fingerprint="f" * 32, url="")
+
+    monkeypatch.setattr("flows.predict.predict", answered)
+    monkeypatch.setattr("flows.cli.predict.prepare_flows", lambda home: lambda: None)
+    monkeypatch.setattr("flows.cli.predict.install_stop_handlers", lambda: None)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    command = ["predict", "--batch", "a.txt", "--model", "m/1", "--home", str(tmp_path)]
+    assert run([*command, "--to", "sftp://me:S3cr3t@host/answers"]) == DONE
+    assert run([*command, "--to", "~/answers"]) == DONE
+    shown = capsys.readouterr().out
+    assert f"models:/m/1: sftp://host/answers/{'f' * 16}\n" in shown
+    assert f"models:/m/1: {tmp_path}/answers/{'f' * 16}\n" in shown
+    assert asked[0].out == "sftp://me:S3cr3t@host/answers"

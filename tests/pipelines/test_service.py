@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -11,6 +12,7 @@ from queue import Full
 from typing import Any
 
 import pytest
+from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
 
 from bert_core.inference.tables import answer_table, question_of
@@ -24,6 +26,7 @@ from pipelines.predict.server import (
     Batcher,
     application,
     asked_of_body,
+    num_characters,
 )
 from pipelines.predict.tables import Table
 from pipelines.registry.package import opened
@@ -61,6 +64,11 @@ def test_an_optional_column_counts_where_a_row_has_it() -> None:
         (body(dataframe_records=[]), "at least one row"),
         (body(dataframe_split={"columns": ["text"], "data": [["a", "b"]]}), "at least one row"),
         (body(instances=["a"]), "dataframe_records"),
+        (b'{"dataframe_records": [{"text": "a", "text": "b"}]}', "'text' comes twice in an object"),
+        (
+            body(dataframe_split={"columns": ["text", "text"], "data": [["a", "b"]]}),
+            "columns names 'text' twice; give each column its own name",
+        ),
         (body(dataframe_records=[{"text": "a"}, {"text": 5}]), "row 1: text must be a string"),
         (body(dataframe_records=[{"text": ["a"]}]), "row 0: text must be a string"),
     ],
@@ -154,9 +162,39 @@ def test_a_request_of_too_many_rows_or_bytes_is_refused(client: TestClient) -> N
     assert "at most 1,024 rows, found 1,025; divide it" in answer.json()["message"]
     assert len(client.post("/invocations", json={"dataframe_records": rows[1:]}).json()[
         "predictions"]) == MOST_ROWS  # fmt: skip
+    split = {"columns": ["text"], "data": [["a"]] * (MOST_ROWS + 1)}
+    assert client.post("/invocations", json={"dataframe_split": split}).status_code == 413
     answer = client.post("/invocations", json={"dataframe_records": [{"text": "a" * 2_000_000}]})
     assert answer.status_code == 413
     assert "at most 1 MiB" in answer.json()["message"]
+
+
+def test_rows_are_counted_before_anything_is_made_of_their_columns() -> None:
+    """As many columns as rows are the square of them in cells: of 1 MiB 65 GB."""
+    rows = [{str(number): 0, "text": "a"} for number in range(4 * MOST_ROWS)]
+    tracemalloc.start()
+    try:
+        with pytest.raises(HTTPException, match=f"found {len(rows):,}"):
+            asked_of_body(body(dataframe_records=rows), CLASSES)
+        asked = asked_of_body(body(dataframe_records=rows[:MOST_ROWS]), CLASSES)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert asked == {"text": ["a"] * MOST_ROWS}
+    assert peak < 8 << 20
+
+
+def test_a_long_text_with_many_choices_is_refused() -> None:
+    """Its tokens are read once for each choice, though they are sent once."""
+    question = question_of(MODELS["multiple_choice"])
+    rows = [{"text": "a" * 100_000, "choices": ["b"] * number} for number in (41, 42)]
+    assert num_characters(asked_of_body(body(dataframe_records=rows[:1]), question)) == 4_100_041
+    with pytest.raises(HTTPException, match=r"at most 4,194,304 characters, found 4,200,042; sho"):
+        asked_of_body(body(dataframe_records=rows[1:]), question)
+    # A text that words replace is not read at all.
+    words = [{"text": "a" * 100_000, "words": ["b"] * 42}, {"text": "c", "words": None}]
+    asked = asked_of_body(body(dataframe_records=words), TAGS)
+    assert asked == {"text": [None, "c"], "words": [["b"] * 42, None]}
 
 
 @pytest.mark.parametrize("kind", ["text/csv", "application/x-www-form-urlencoded", ""])

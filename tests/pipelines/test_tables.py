@@ -234,6 +234,9 @@ def test_only_what_was_written_is_a_pattern(
     own = [str(tmp_path / "[project]" / "own.txt")]
     assert expand("*.txt") == expand(".") == own
     assert all(expand(from_here(each)) == own for each in ("*.txt", "own.txt", "."))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "[project]"))
+    assert all(expand(from_here(each)) == own for each in ("~/*.txt", "~/own.txt", "~"))
     assert expand(str(tmp_path / "data[1].txt")) == [str(tmp_path / "data[1].txt")]
     both = [str(tmp_path / f"data{number}.txt") for number in (1, 2)]
     assert expand(str(tmp_path / "data[12].txt")) == both

@@ -1,5 +1,6 @@
 """Answers to whole files: every row once, the same bytes after a kill, by one version."""
 
+import errno
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,24 +10,36 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 from bert_core.inference.tables import Question, question_of
+from bert_core.inference.words import places_of_words
 from bert_core.model.catalogue import MODELS
 from pipelines.cluster import connect, disconnect
 from pipelines.errors import UserError
 from pipelines.predict.batch_prediction import (
     KIND,
+    VERSION,
     BatchSettings,
     build_predictions,
     columns_asked,
+    copy_answers,
 )
 from pipelines.registry.register import RegisteredModel, Submission, register
 from pipelines.settings import RuntimeSettings
 from pipelines.stage import Progress, StageContext
-from pipelines.store import ArtifactStore
+from pipelines.store import ArtifactStore, Built, Draft
 from tests.integration.object_stores import BUCKET, s3_server
 from tests.pipelines.registry.conftest import Models
 from tests.pipelines.registry.test_serving import untrained
+
+# By the version of batch answers.
+WORDS = {
+    8: [
+        "«", "Ada", "»", ",", "@", "b", "-", "-", "(", "c_d", ")", "።", "東", "京", "、", "大",
+        "阪", "「", "ア・イ", "」", "e.g", ".", "नाम", "।",
+    ],
+}  # fmt: skip
 
 
 def texts(folder: Path, name: str, count: int, column: str = "text") -> str:
@@ -166,6 +179,52 @@ def test_no_column_of_the_answers_replaces_another(tmp_path: Path, names: tuple[
         columns_asked(question, BatchSettings(), [str(tmp_path / "a.jsonl")])
 
 
+def test_two_users_may_copy_the_same_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each shard appears whole, and nothing is left of a copy that fails."""
+    answers = ArtifactStore(tmp_path / "store").get_or_build(
+        KIND, version=1, settings={}, inputs={}, build=written_shard
+    )
+    put_file, copies = LocalFileSystem.put_file, 0
+
+    def slow_put_file(self: LocalFileSystem, *paths: str) -> None:
+        nonlocal copies
+        copies += 1
+        put_file(self, *paths)
+        if copies == 1:  # the other user's copy, between the first one's two steps
+            copy_answers(answers, str(tmp_path / "out"))
+
+    monkeypatch.setattr(LocalFileSystem, "put_file", slow_put_file)
+    copy_answers(answers, str(tmp_path / "out"))
+    assert copies == 2
+    assert shards(tmp_path / "out") == shards(tmp_path / "store")
+
+    def full(*_: str) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(LocalFileSystem, "mv", full)
+    with pytest.raises(UserError, match=r"answers cannot be copied to .*no space left"):
+        copy_answers(answers, str(tmp_path / "full"))
+    assert [path for path in (tmp_path / "full").rglob("*") if path.is_file()] == []
+
+
+def written_shard(draft: Draft) -> Built:
+    with draft.file("part-00000-00000.parquet") as target:
+        target.path.write_bytes(b"answers")
+    return Built(["part-00000-00000.parquet"], {})
+
+
+def test_the_words_of_a_text_are_those_that_the_version_stands_for() -> None:
+    """Answers of taggers have a tag for each word: of other words they must not be found again."""
+    text = "«Ada», @b -- (c_d)። 東京、大阪「ア・イ」 e.g. नाम।"
+    words = [text[begin:end] for begin, end in places_of_words(text)]
+    assert words == WORDS.get(VERSION), (
+        f"{text!r} has other words than version {VERSION} of batch answers stands for: where the "
+        f"change is meant, raise the version and write the new words into WORDS: {words!r}"
+    )
+
+
 def test_pairs_and_texts_are_not_answered_together(tmp_path: Path) -> None:
     for name, row in (("a", {"text": "a", "second_text": "b"}), ("b", {"text": "c"})):
         (tmp_path / f"{name}.jsonl").write_text(json.dumps(row))
@@ -217,6 +276,7 @@ def ray_of_its_own() -> Iterator[None]:
         ({"text_column": "review"}, "has no column 'review'"),
         ({"files": ("{here}",), "out": "{here}/answers"}, "would be asked at the next run"),
         ({"files": ("{here}/**",), "out": "{here}/answers"}, "would be asked at the next run"),
+        ({"files": ("{here}/*/*.csv", "{here}/*/*t"), "out": "{here}"}, "asked at the next run"),
         ({"second_text_column": "b"}, "this model reads one text"),
         ({"files": ("{here}/gap.csv",)}, "row 1 of .*, counted from 0, has no text; fill it"),
         (
@@ -233,6 +293,9 @@ def test_what_cannot_be_answered_is_said_in_a_sentence(
     models.register(models.encoder(1))
     usual = {"model": "encoder/1", "files": (texts(tmp_path, "a.parquet", 2),)}
     (tmp_path / "gap.csv").write_text("text,other\none,1\n,2\n")
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "a.csv").write_text("text\none\n")
+    texts(tmp_path / "below", "a.parquet", 2)
     (tmp_path / "list.jsonl").write_text('{"text": "a"}\n{"text": ["a", "b"]}\n')
     if "{here}" in str(settings):
         settings = json.loads(json.dumps(settings).replace("{here}", str(tmp_path)))

@@ -70,6 +70,8 @@ def test_a_cell_that_is_no_text_or_no_list_is_refused(tmp_path: Path) -> None:
     model = build_model("multiple_choice", CONFIG)
     for row, message in (
         ({"text": "a", "choices": "b c"}, "choices must be a list of texts, found 'b c'"),
+        ({"text": "a", "choices": [{"text": "b"}]}, "choices must be a list of texts, found"),
+        ({"text": "a", "choices": ["b", ["c"]]}, "choices must be a list of texts, found"),
         ({"text": ["a"], "choices": ["b", "c"]}, "text must be a text, found"),
         ({"text": b"a", "choices": ["b", "c"]}, "text must be a text, found"),
     ):
