@@ -17,6 +17,7 @@ from pipelines.registry.find import (
     if_there,
     reference_to,
     rolled_back_tag,
+    uri_of,
     version_with_alias,
 )
 from pipelines.registry.package import located
@@ -89,7 +90,7 @@ def move_alias(tracker: Tracker, promotion: Promotion) -> Promotion:
     client, name, alias = tracker.client(), promotion.name, promotion.alias
     number, previous = str(promotion.version), promotion.previous_version
     version = client.get_model_version(name, number)
-    with located(tracker, reference_to(version)):  # verifies its files
+    with located(tracker, uri_of(version)):  # verifies its files
         pass
     tag, reason = f"{PROMOTED_TAG}.{alias}", promotion.reason[:_MOST_CHARACTERS]
     moves, undone = previous != promotion.version, rolled_back_tag(version, alias)
