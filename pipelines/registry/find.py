@@ -54,6 +54,11 @@ def reference_to(version: "ModelVersion") -> str:
     return f"{version.name}/{version.version}"
 
 
+def number_of(version: "ModelVersion | None") -> int | None:
+    """The version's number; None where there is no version."""
+    return None if version is None else int(version.version)
+
+
 def uri_of(version: "ModelVersion") -> str:
     """models:/name/number."""
     return f"{REGISTERED}{reference_to(version)}"
