@@ -44,8 +44,8 @@ def compare_and_promote(run: Run, model: RegisteredModel, evaluation: Evaluation
     """Compare a verified version with the champion, and promote it if it is better.
 
     `evaluation` is that of its verification. Comparison and promotion go into the run's report.
-    Where the alias moved since the comparison, by another run or a person, it is made again. Raises
-    UserError where it moves each time.
+    Where the alias moved since the comparison, by another run or a person, it is made again; that
+    of a model that a person rolled back says so. Raises UserError where it moves each time.
     """
     names = run.recipe.registration
     for _ in range(_MOST_COMPARISONS):
@@ -63,6 +63,7 @@ def compare_and_promote(run: Run, model: RegisteredModel, evaluation: Evaluation
             version=model.version,
             previous_version=comparison.champion,
             reason=comparison.reason,
+            is_of_run=True,
         )
         promoted = run.stage(
             f"promotion, {model.kind}", _moved_unless_overtaken, run.tracker, decision

@@ -43,6 +43,7 @@ class Promotion:
     previous_version: int | None  # that had the alias when this was decided
     reason: str = ""
     is_rollback: bool = False
+    is_of_run: bool = False  # by a comparison with the version before; a person's rollback stops it
 
 
 def decide_promotion(
@@ -90,8 +91,9 @@ def _previous(
 def move_alias(tracker: Tracker, promotion: Promotion) -> Promotion:
     """Do what was decided; a second try completes the first.
 
-    Raises OvertakenError where another version got the alias since, UserError for a version whose
-    bytes are not those that were registered, MlflowException where the tracker does not answer.
+    Raises OvertakenError where another version got the alias since, or a person rolled back what a
+    run promotes, UserError for a version whose bytes are not those that were registered,
+    MlflowException where the tracker does not answer.
     """
     client, name, alias = tracker.client(), promotion.name, promotion.alias
     version = client.get_model_version(name, str(promotion.version))
@@ -104,15 +106,20 @@ def move_alias(tracker: Tracker, promotion: Promotion) -> Promotion:
                 f"{name}@{alias} is version {holder} now, and was {promotion.previous_version} "
                 f"when this was decided; look at `bertsmith models {name}`, then ask again"
             )
-        _move(client, promotion, version)
+        undone = rolled_back_tag(version, alias)
+        if undone in client.get_registered_model(name).tags and not promotion.is_rollback:
+            if promotion.is_of_run:  # a second try of what a person undid after the first
+                raise OvertakenError(f"a person rolled {uri_of(version)} back; it is not promoted")
+            client.delete_registered_model_tag(name, undone)
+        _move(client, promotion)
     return promotion
 
 
-def _move(client: MlflowClient, promotion: Promotion, version: ModelVersion) -> None:
+def _move(client: MlflowClient, promotion: Promotion) -> None:
     name, alias = promotion.name, promotion.alias
     number, previous = str(promotion.version), promotion.previous_version
     tag, reason = f"{PROMOTED_TAG}.{alias}", promotion.reason[:_MOST_CHARACTERS]
-    moves, undone = previous != promotion.version, rolled_back_tag(version, alias)
+    moves = previous != promotion.version
     # The way back comes before the move: one that breaks off can still be rolled back.
     if moves and promotion.is_rollback:
         left = client.get_model_version(name, str(previous))
@@ -122,8 +129,6 @@ def _move(client: MlflowClient, promotion: Promotion, version: ModelVersion) -> 
         )
     elif moves and previous:
         client.set_model_version_tag(name, number, f"{tag}.previous", str(previous))
-    if not promotion.is_rollback and undone in client.get_registered_model(name).tags:
-        client.delete_registered_model_tag(name, undone)
     client.set_registered_model_alias(name, alias, number)
     if moves and not promotion.is_rollback:
         client.set_model_version_tag(name, number, f"{tag}.reason", reason)

@@ -14,7 +14,7 @@ from pipelines.errors import UserError
 from pipelines.registry.compare import Comparison
 from pipelines.registry.find import COMPARISON_TAG, VERIFIED_TAG
 from pipelines.registry.lineage import lineage_lines
-from pipelines.registry.promote import PREVIOUS, decide_promotion, move_alias
+from pipelines.registry.promote import PREVIOUS, Promotion, decide_promotion, move_alias
 from pipelines.train.imported import import_folder
 from tests.pipelines.registry.classifiers import choose, go_back, run_of
 from tests.pipelines.registry.conftest import Models
@@ -98,6 +98,39 @@ def test_nothing_moves_where_another_version_has_got_the_alias_since(three: Mode
             move_alias(three.tracker, replace(decision, version=1))
     assert champion(three) == 2
     assert not three.tracker.client().get_registered_model("encoder").tags
+
+
+def test_a_run_that_tries_again_does_not_undo_a_rollback(
+    three: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = three.tracker.client()
+    choose(three, "encoder", "2")
+    decision = Promotion(
+        name="encoder", alias="champion", version=1, previous_version=2, reason="better",
+        is_of_run=True,
+    )  # fmt: skip
+
+    set_tag = MlflowClient.set_model_version_tag
+
+    def lose(client: MlflowClient, name: str, number: str, key: str, value: str) -> None:
+        if key.endswith(".reason"):
+            raise MlflowException("no connection")
+        set_tag(client, name, number, key, value)
+
+    with monkeypatch.context() as patched, pytest.raises(MlflowException):
+        patched.setattr(MlflowClient, "set_model_version_tag", lose)
+        move_alias(three.tracker, decision)
+    assert champion(three) == 1
+    go_back(three, "encoder")
+    kept = client.get_registered_model("encoder").tags
+    assert kept
+    with pytest.raises(UserError, match="a person rolled models:/encoder/1 back"):
+        move_alias(three.tracker, decision)
+    assert champion(three) == 2
+    assert client.get_registered_model("encoder").tags == kept
+    choose(three, "encoder", "1")  # a person may
+    assert champion(three) == 1
+    assert not client.get_registered_model("encoder").tags
 
 
 def test_a_run_compares_three_times_with_an_alias_that_moves_each_time(
