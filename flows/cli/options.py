@@ -153,7 +153,7 @@ def named(model: str, home: Path | None, store: str | None = None) -> str:
 def newest_at(home: Path | None, kind: str) -> str:
     """models:/name/version of the newest champion of this kind, or else verified version.
 
-    Raises UserError if no version is verified.
+    Raises UserError if no version is verified, or if the tracker does not answer.
     """
     from pipelines.stage import check_tracker, has_registry, open_tracker
 
@@ -161,7 +161,9 @@ def newest_at(home: Path | None, kind: str) -> str:
     check_tracker(runtime)
     newest = None
     if has_registry(runtime):  # else MLflow need not be imported
-        newest = newest_of(open_tracker(runtime), kind)
+        tracker = open_tracker(runtime)
+        with tracker.answering():
+            newest = newest_of(tracker, kind)
     if newest is None:
         where = redacted(runtime.named_tracker()) or f"of {runtime.home_folder()}"
         raise UserError(
