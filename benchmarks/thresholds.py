@@ -1,12 +1,13 @@
 """Whether a threshold that gives a precision on held-out items gives it on other items, too.
 
-    python benchmarks/thresholds.py --store FOLDER --models FINGERPRINT,FINGERPRINT
+    python benchmarks/thresholds.py --store FOLDER --models SST-2=FINGERPRINT,SST-2=FINGERPRINT
 
 Each model of the store, such as those of `benchmarks/minutes.py`, answers all of its held-out
-items. Then some of these are drawn at random, as often as `--draws` says: the threshold is chosen
-on them, and its precision is measured on the others. `as counted` takes the threshold from which on
-so many of the drawn answers are right; `one more wrong` is the product's, which counts a wrong
-answer more. A precision that is not reached by twenty of the drawn answers counts as refused.
+items; what these are called stands before its fingerprint. Then some of them are drawn at random,
+as often as `--draws` says: the threshold is chosen on them, and its precision is measured on the
+others. `as counted` takes the threshold from which on so many of the drawn answers are right; `one
+more wrong` is the product's, which counts a wrong answer more. A precision that is not reached by
+twenty of the drawn answers counts as refused.
 """
 
 import argparse
@@ -43,8 +44,8 @@ class Trial(NamedTuple):
 
 
 @torch.inference_mode()
-def answers(store: ArtifactStore, fingerprint: str) -> tuple[str, Probable]:
-    """What is asked, and the probabilities of all held-out items."""
+def answers(store: ArtifactStore, fingerprint: str) -> Probable:
+    """The probabilities of all held-out items."""
     model = store.find("finetuned", fingerprint)
     assert model is not None
     dataset = store.find("dataset", model.manifest.inputs["dataset"])
@@ -55,8 +56,7 @@ def answers(store: ArtifactStore, fingerprint: str) -> tuple[str, Probable]:
     tokenizer = WordPieceTokenizer.from_directory(folder)
     answered = family_of(dataset).answers(encoder, tokenizer, items, reading)
     assert answered.probable is not None
-    source = dataset.manifest.settings["source"]
-    return Path(str(source.get("path", source))).name, answered.probable
+    return answered.probable
 
 
 def as_counted(heldout: Probable, precision: float) -> float | None:
@@ -114,8 +114,9 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=400, help="for each model")
     arguments = parser.parse_args()
     by_data: dict[str, list[Probable]] = {}
-    for fingerprint in arguments.models:
-        name, probable = answers(ArtifactStore(arguments.store), fingerprint)
+    for model in arguments.models:
+        name, _, fingerprint = model.partition("=")
+        probable = answers(ArtifactStore(arguments.store), fingerprint)
         by_data.setdefault(name, []).append(probable)
         print(name, fingerprint, len(probable.classes), flush=True)
     rules: dict[str, Rule] = {"as counted": as_counted, "one more wrong": one_more_wrong}

@@ -105,5 +105,5 @@ def _show(run: Run) -> None:
     if "corpus" in made:
         report.filled_masks = run.stage(
             "fill-mask examples", filled_masks,
-            run.tracker, report.models[0].reference, made["corpus"], made["vocabulary"],
+            run.tracker, report.models[0].uri, made["corpus"], made["vocabulary"],
         )  # fmt: skip

@@ -16,7 +16,6 @@ from flows.cli.options import (
     TextColumn,
     asked_confidence,
     context_of,
-    model_address,
     named,
     registry_of,
     say,
@@ -130,18 +129,19 @@ def evaluate(
     tracker = tracker_of(home) if is_folder(reference) else registry_of(home)
     from pipelines.predict.model_evaluation import SUSPECT_COLUMNS, evaluate_file
     from pipelines.recipes.files import read_recipe
-    from pipelines.registry.package import Confidence
+    from pipelines.registry.package import Confidence, versioned
     from pipelines.stages.dataset.settings import LabelledDataset, LabelledFile
 
     changes = [*as_overrides(settings), *(overrides or ())]
     source = read_recipe("own-encoder", changes).dataset.source
     assert isinstance(source, LabelledFile | LabelledDataset)
     artifacts = context_of(home, store).store
+    reference = versioned(tracker, reference)
     figures, report = evaluate_file(
         tracker, reference, source, artifacts, slice_column or "", num_suspects,
         Confidence(*confidence),
     )  # fmt: skip
-    say(f"model: {model_address(report['model'])}")
+    say(f"model: {reference}")
     if num_suspects:
         try:
             with target.open("x", encoding="utf-8-sig", newline="") as file:  # as Excel reads it

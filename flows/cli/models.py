@@ -16,7 +16,6 @@ from flows.cli.options import (
     Store,
     context_of,
     explained,
-    model_address,
     named,
     registry_of,
     runtime_of,
@@ -301,7 +300,7 @@ def export_version(
     from pipelines.registry.package import versioned
 
     called = versioned(tracker, reference)
-    say(f"model: {model_address(called)}")
+    say(f"model: {called}")
     if is_folder(called) and any(metadata):
         raise UserError(
             "--license, --language, --base-model and --dataset are for the card of a registered "

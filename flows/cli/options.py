@@ -151,9 +151,9 @@ def named(model: str, home: Path | None, store: str | None = None) -> str:
 
 
 def newest_at(home: Path | None, kind: str) -> str:
-    """The newest champion of this kind; if there is none, the newest verified version.
+    """models:/name/version of the newest champion of this kind, or else verified version.
 
-    Raises UserError if no version is verified.
+    Raises UserError if no version is verified, or if the tracker does not answer.
     """
     from pipelines.stage import check_tracker, has_registry, open_tracker
 
@@ -161,7 +161,9 @@ def newest_at(home: Path | None, kind: str) -> str:
     check_tracker(runtime)
     newest = None
     if has_registry(runtime):  # else MLflow need not be imported
-        newest = newest_of(open_tracker(runtime), kind)
+        tracker = open_tracker(runtime)
+        with tracker.answering():
+            newest = newest_of(tracker, kind)
     if newest is None:
         where = redacted(runtime.named_tracker()) or f"of {runtime.home_folder()}"
         raise UserError(
@@ -174,7 +176,8 @@ def newest_at(home: Path | None, kind: str) -> str:
 
 def model_address(called: str) -> str:
     """How messages name a model: models:/name/version, or its folder."""
-    return called if is_folder(called) else f"{REGISTERED}{called}"
+    is_address = called.startswith(REGISTERED) or is_folder(called)
+    return called if is_address else f"{REGISTERED}{called}"
 
 
 def asked_confidence(min_confidence: float, min_precision: float) -> tuple[float, float]:
@@ -188,9 +191,9 @@ def asked_confidence(min_confidence: float, min_precision: float) -> tuple[float
 def asked_model(
     model: str | None, home: Path | None, kind: str = ANY_TASK
 ) -> Iterator[tuple[Path, str]]:
-    """The folder and the versioned name of `--model`, or of the newest champion of `kind`.
+    """The folder and the name/version of `--model`, or of the newest champion of `kind`.
 
-    The name is printed on standard error. Raises UserError if there is no such model.
+    Its address is printed on standard error. Raises UserError if there is no such model.
     """
     # What is missing is reported before torch is imported.
     if model is None:
@@ -207,6 +210,6 @@ def asked_model(
     from pipelines.registry.package import located, versioned
 
     reference = versioned(tracker, reference)
-    say(f"model: {model_address(reference)}")
+    say(f"model: {reference}")
     with located(tracker, reference) as folder:
-        yield folder, reference
+        yield folder, reference.removeprefix(REGISTERED)

@@ -24,7 +24,7 @@ from pipelines.io.files import expand, size_and_digest
 from pipelines.io.tables import TableSettings
 from pipelines.predict.answers import answers_to, asked_of, check_rows, holds_lists
 from pipelines.predict.tables import Table, format_of, read_shards
-from pipelines.registry.find import digest_of, find_model, reference_to
+from pipelines.registry.find import REGISTERED, digest_of, find_model, reference_to
 from pipelines.registry.package import Confidence, OpenedModel, open_model
 from pipelines.stage import Progress, StageContext
 from pipelines.store import Artifact, Built, Draft
@@ -151,7 +151,7 @@ def _predict(
     draft: Draft,
 ) -> Built:
     confidence = Confidence(settings.min_confidence, settings.min_precision)
-    opened = open_model(tracker, reference, confidence)
+    opened = open_model(tracker, f"{REGISTERED}{reference}", confidence)
     question = question_of(opened[0])
     asked = columns_asked(question, settings, [path for path, _ in files])
     names: list[str] = []

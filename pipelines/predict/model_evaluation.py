@@ -8,7 +8,7 @@ from bert_core.model.task_models import OneOfClasses, class_names
 from bert_core.training.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.errors import UserError
-from pipelines.registry.find import find_model, is_folder, reference_to
+from pipelines.registry.find import find_model, is_folder, reference_to, uri_of
 from pipelines.registry.package import ANY, Confidence, open_model
 from pipelines.stages.dataset.items import Grouped, joined_groups, read_labelled, resolved
 from pipelines.stages.dataset.settings import LabelledDataset, LabelledFile
@@ -45,11 +45,11 @@ def evaluate_file(
     of its task or whose scores would say nothing, for a reference that names no fine-tuned model,
     and for a model that cannot tell how sure it is.
     """
-    tags: dict[str, str] = {}  # none of a folder
+    address, tags = reference, dict[str, str]()  # of a folder no tags
     if not is_folder(reference):
         version = find_model(tracker.client(), reference)
-        reference, tags = reference_to(version), version.tags
-    model, tokenizer = open_model(tracker, reference, confidence)
+        address, reference, tags = uri_of(version), reference_to(version), version.tags
+    model, tokenizer = open_model(tracker, address, confidence)
     name = family_of_model(model)
     if name is None:
         raise UserError(

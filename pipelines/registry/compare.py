@@ -23,6 +23,7 @@ from pipelines.registry.find import (
     PROOF_TAG,
     entries,
     find_source,
+    number_of,
     rolled_back_tag,
     uri_of,
     version_with_alias,
@@ -71,6 +72,7 @@ class Comparison:
     against: str = ""  # models:/name/number of the champion, or the baseline
     difference: Difference | None = None
     left_out: int = 0  # items that either was trained on
+    champion: int | None = None  # the version that had the alias
 
 
 def compare_versions(
@@ -95,9 +97,11 @@ def compare_versions(
     champion = version_with_alias(client, name, alias)
 
     def refused(reason: str) -> Comparison:
-        return Comparison(name=name, version=number, is_better=False, reason=reason)
+        return Comparison(
+            name=name, version=number, is_better=False, reason=reason, champion=number_of(champion)
+        )
 
-    if champion is not None and int(champion.version) == number:  # a run was killed after that
+    if number_of(champion) == number:  # a run was killed after that
         reason = version.tags.get(f"{COMPARISON_TAG}.reason", f"it is {alias} already")
         client.set_model_version_tag(name, str(number), f"{PROMOTED_TAG}.{alias}.reason", reason)
         return refused(f"it is {alias} already")
@@ -186,7 +190,7 @@ def _compared(
         reason = f"{reason}; {_REMEDY.format(name=against)}"
     return Comparison(
         name=version.name, version=int(version.version), is_better=is_better, reason=reason,
-        against=against, difference=difference, left_out=left_out,
+        against=against, difference=difference, left_out=left_out, champion=number_of(champion),
     )  # fmt: skip
 
 

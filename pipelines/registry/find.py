@@ -54,6 +54,11 @@ def reference_to(version: "ModelVersion") -> str:
     return f"{version.name}/{version.version}"
 
 
+def number_of(version: "ModelVersion | None") -> int | None:
+    """The version's number; None where there is no version."""
+    return None if version is None else int(version.version)
+
+
 def uri_of(version: "ModelVersion") -> str:
     """models:/name/number."""
     return f"{REGISTERED}{reference_to(version)}"
@@ -184,7 +189,7 @@ def list_models(tracker: "Tracker") -> list[ListedModel]:
 
 
 def newest_of(tracker: "Tracker", kind: str) -> str | None:
-    """The newest champion of this kind; without one the newest verified version; else None.
+    """models:/name/version of the newest champion of this kind, or else verified version, or None.
 
     Raises MlflowException where the tracker does not answer.
     """
@@ -195,7 +200,7 @@ def newest_of(tracker: "Tracker", kind: str) -> str | None:
         and (row.kind == kind or (kind == ANY_TASK and row.kind not in ("", "encoder")))
     )
     best = max(proved, key=lambda row: (_CHAMPION in row.aliases, row.created), default=None)
-    return None if best is None else f"{best.name}/{best.version}"
+    return None if best is None else f"{REGISTERED}{best.name}/{best.version}"
 
 
 def fingerprints_in_use(

@@ -29,7 +29,6 @@ from pipelines.registry.find import (
     digest_of,
     find_model,
     is_folder,
-    reference_to,
     uri_of,
 )
 from pipelines.stage import StageContext
@@ -255,10 +254,13 @@ def open_model(tracker: "Tracker", reference: str, confidence: Confidence = ANY)
 
 
 def versioned(tracker: "Tracker", reference: str) -> str:
-    """`name/version` of the version that `reference` names; a folder stays what it is."""
+    """models:/name/version of the version that `reference` names; a folder stays what it is.
+
+    Without models:/ a folder of that name, which nobody asked for, would be taken next.
+    """
     if is_folder(reference):
         return reference
-    return reference_to(find_model(tracker.client(), reference))
+    return uri_of(find_model(tracker.client(), reference))
 
 
 def resolved_encoder(reference: str, tracker: "Tracker", context: StageContext) -> Artifact:

@@ -1,6 +1,7 @@
 """Aliases: what a comparison or a person decides, and the one place where an alias moves.
 
-A decision only reads. Moving may be tried again, since a decision names the version before.
+A decision only reads. Moving may be tried again, since a decision names the version before; where
+another version has the alias meanwhile, nothing moves.
 """
 
 from dataclasses import dataclass
@@ -15,8 +16,10 @@ from pipelines.registry.find import (
     VERIFIED_TAG,
     find_source,
     if_there,
+    number_of,
     reference_to,
     rolled_back_tag,
+    uri_of,
     version_with_alias,
 )
 from pipelines.registry.package import located
@@ -26,6 +29,10 @@ PREVIOUS: Final = "previous"  # in place of a version: the one that had the alia
 _MOST_CHARACTERS: Final = 4_000  # MLflow's SQL store takes 5,000 a tag
 
 
+class OvertakenError(UserError):
+    """An alias that moved after it was decided to move it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promotion:
     """An alias that moves to a version, or has moved."""
@@ -33,9 +40,10 @@ class Promotion:
     name: str
     alias: str
     version: int
-    previous_version: int | None  # that has the alias now
+    previous_version: int | None  # that had the alias when this was decided
     reason: str = ""
     is_rollback: bool = False
+    is_of_run: bool = False  # by a comparison with the version before; a person's rollback stops it
 
 
 def decide_promotion(
@@ -60,7 +68,7 @@ def decide_promotion(
         name=name,
         alias=alias,
         version=int(version.version),
-        previous_version=None if holder is None else int(holder.version),
+        previous_version=number_of(holder),
         reason=reason or "chosen by a person",
         is_rollback=source == PREVIOUS,
     )
@@ -83,16 +91,35 @@ def _previous(
 def move_alias(tracker: Tracker, promotion: Promotion) -> Promotion:
     """Do what was decided; a second try completes the first.
 
-    Raises UserError for a version whose bytes are not those that were registered, MlflowException
-    where the tracker does not answer.
+    Raises OvertakenError where another version got the alias since, or a person rolled back what a
+    run promotes, UserError for a version whose bytes are not those that were registered,
+    MlflowException where the tracker does not answer.
     """
     client, name, alias = tracker.client(), promotion.name, promotion.alias
-    number, previous = str(promotion.version), promotion.previous_version
-    version = client.get_model_version(name, number)
-    with located(tracker, reference_to(version)):  # verifies its files
+    version = client.get_model_version(name, str(promotion.version))
+    with located(tracker, uri_of(version)):  # verifies its files
         pass
+    with tracker.taking_turns():
+        holder = number_of(version_with_alias(client, name, alias))
+        if holder not in (promotion.previous_version, promotion.version):
+            raise OvertakenError(
+                f"{name}@{alias} is version {holder} now, and was {promotion.previous_version} "
+                f"when this was decided; look at `bertsmith models {name}`, then ask again"
+            )
+        undone = rolled_back_tag(version, alias)
+        if undone in client.get_registered_model(name).tags and not promotion.is_rollback:
+            if promotion.is_of_run:  # a second try of what a person undid after the first
+                raise OvertakenError(f"a person rolled {uri_of(version)} back; it is not promoted")
+            client.delete_registered_model_tag(name, undone)
+        _move(client, promotion)
+    return promotion
+
+
+def _move(client: MlflowClient, promotion: Promotion) -> None:
+    name, alias = promotion.name, promotion.alias
+    number, previous = str(promotion.version), promotion.previous_version
     tag, reason = f"{PROMOTED_TAG}.{alias}", promotion.reason[:_MOST_CHARACTERS]
-    moves, undone = previous != promotion.version, rolled_back_tag(version, alias)
+    moves = previous != promotion.version
     # The way back comes before the move: one that breaks off can still be rolled back.
     if moves and promotion.is_rollback:
         left = client.get_model_version(name, str(previous))
@@ -102,9 +129,6 @@ def move_alias(tracker: Tracker, promotion: Promotion) -> Promotion:
         )
     elif moves and previous:
         client.set_model_version_tag(name, number, f"{tag}.previous", str(previous))
-    if not promotion.is_rollback and undone in client.get_registered_model(name).tags:
-        client.delete_registered_model_tag(name, undone)
     client.set_registered_model_alias(name, alias, number)
     if moves and not promotion.is_rollback:
         client.set_model_version_tag(name, number, f"{tag}.reason", reason)
-    return promotion

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 # Exit statuses, as sysexits.h has them, each with one sentence on standard error.
-TRY_AGAIN = 75  # tracker or store did not answer
+TRY_AGAIN = 75  # tracker or store did not answer, or disk or memory was full
 REFUSED = 65  # the package is not what was registered, or the data asks for something else
 
 
@@ -22,6 +22,7 @@ class OtherQuestionError(Exception):
 
 def main() -> None:
     """Answer the request on standard input."""
+    from pipelines.errors import first_line
     from pipelines.registry.seal import ChangedPackageError
     from pipelines.tracking.tracker import is_transient
 
@@ -31,11 +32,25 @@ def main() -> None:
             answer = _reached(request, *_fetched(request, scratch))
         except Exception as error:  # tracker, store and network have no kind in common
             is_refused = isinstance(error, ChangedPackageError | OtherQuestionError)
-            if not is_refused and not is_transient(error):
+            if not is_refused and not is_transient(error) and not _lacks_room(error):
                 raise
-            sys.stderr.write(f"{error}\n")
+            sys.stderr.write(f"{first_line(error)}\n")
             sys.exit(REFUSED if is_refused else TRY_AGAIN)
     Path(request["answer_file"]).write_text(json.dumps(answer))
+
+
+def _lacks_room(error: BaseException | None) -> bool:
+    """Whether a disk or the memory was full, which says nothing about the model."""
+    from pipelines.store.access import FULL
+
+    while error is not None:
+        is_of_torch = type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(
+            error
+        )
+        if isinstance(error, MemoryError) or is_of_torch or getattr(error, "errno", None) in FULL:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _fetched(request: dict[str, Any], scratch: str) -> tuple[Path, Any]:

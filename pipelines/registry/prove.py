@@ -118,7 +118,8 @@ def evaluated(
 
     `max_examples` is of an encoder's held-out examples. Raises VerificationError for a version
     whose package is not the registered one, that cannot be loaded and run, or that cannot answer
-    what the data asks; ConnectionError where tracker or store did not answer.
+    what the data asks; ConnectionError where tracker or store did not answer, or where disk or
+    memory was full.
     """
     with tempfile.TemporaryDirectory(prefix="bertsmith-answers-") as scratch:
         answer_file = Path(scratch) / "answer.json"

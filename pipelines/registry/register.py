@@ -69,7 +69,7 @@ class RegisteredModel:
 
     @property
     def reference(self) -> str:
-        """This very version, as `located` and the command line take it; no alias can move it."""
+        """This very version, as people read and type it; no alias can move it."""
         return f"{self.name}/{self.version}"
 
     @property

@@ -64,10 +64,12 @@ def _log_losses(
 def confidence_report(probable: Probable) -> dict[str, Any]:
     """`reliability`: a row a bin; `precision`: from which probability on how many are answered."""
     confidences, is_right = _answers(probable.probabilities, probable.classes)
+    order = np.argsort(-confidences, kind="stable")
+    ranked, num_right = confidences[order], np.cumsum(is_right[order])
     return {
         "items": len(is_right),
         "reliability": _reliability(confidences, is_right),
-        "precision": [_at_precision(confidences, is_right, each) for each in _PRECISIONS],
+        "precision": [_at_precision(ranked, num_right, each) for each in _PRECISIONS],
     }
 
 
@@ -94,16 +96,16 @@ def _reliability(
 
 
 def _at_precision(
-    confidences: NDArray[np.float64], is_right: NDArray[np.bool_], precision: float
+    ranked: NDArray[np.float64], num_right: NDArray[np.int64], precision: float
 ) -> dict[str, Any]:
     """The least probability from which on so many answers are right; None if there is none.
 
-    One wrong answer more is counted than there are, since the threshold is chosen on the items that
-    it is measured on. Conformal risk control (Angelopoulos et al., 2022) corrects its losses alike.
+    [N] `ranked` are the probabilities from the greatest on, `num_right` how many of so many answers
+    are right. One wrong answer more is counted than there are, since the threshold is chosen on the
+    items that it is measured on. Conformal risk control (Angelopoulos et al., 2022) corrects its
+    losses alike.
     """
-    order = np.argsort(-confidences, kind="stable")
-    ranked = confidences[order]
-    num_answered, num_right = np.arange(1, len(order) + 1), np.cumsum(is_right[order])
+    num_answered = np.arange(1, len(ranked) + 1)
     is_last = np.append(ranked[1:] < ranked[:-1], True)  # equal ones are answered together
     is_reached = num_right / (num_answered + 1) >= precision
     places = np.flatnonzero(is_last & is_reached & (num_answered >= _FEWEST_ANSWERS))
@@ -111,11 +113,11 @@ def _at_precision(
         return {"precision": precision, "min_confidence": None, "answered": 0.0, "right": None}
     last = int(places[-1])
     # The same text in another batch may get a probability that differs in its last digits.
-    margin = _ROUNDING if last + 1 == len(order) else (ranked[last] - ranked[last + 1]) / 2
+    margin = _ROUNDING if last + 1 == len(ranked) else (ranked[last] - ranked[last + 1]) / 2
     return {
         "precision": precision,
         "min_confidence": float(ranked[last] - min(_ROUNDING, margin)),
-        "answered": (last + 1) / len(order),
+        "answered": (last + 1) / len(ranked),
         "right": float(num_right[last] / num_answered[last]),
     }
 

@@ -117,7 +117,7 @@ class Tracker:
 
     def experiment_id(self) -> str:
         """The experiment's id; it is created where it is missing. UserError without an answer."""
-        with self.answering(), _taking_turns(self.uri):
+        with self.answering(), self.taking_turns():
             client = self.client()
             experiment = client.get_experiment_by_name(self.experiment)
             if experiment is not None:
@@ -184,6 +184,15 @@ class Tracker:
         for first in range(0, len(values), _PARAMS_AT_ONCE):
             client.log_batch(run_id, params=values[first : first + _PARAMS_AT_ONCE])
 
+    def taking_turns(self) -> AbstractContextManager[object]:
+        """One process at a time is in such a block, where the tracker is a SQLite file.
+
+        MLflow makes its tables, and moves an alias, in steps that two must not take at once.
+        """
+        if not self.uri.startswith("sqlite:///"):
+            return nullcontext()
+        return FileLock(self.uri.removeprefix("sqlite:///") + ".lock")
+
     @contextmanager
     def answering(self) -> Iterator[None]:
         """What the tracker says instead of an answer becomes one sentence."""
@@ -208,10 +217,3 @@ def leaving_open(run: str) -> Iterator[None]:
 
 def _params(values: Mapping[str, object]) -> list[Param]:
     return [Param(key, redacted(str(value))[:_MOST_CHARACTERS]) for key, value in values.items()]
-
-
-def _taking_turns(uri: str) -> AbstractContextManager[object]:
-    """MLflow makes a new SQLite file's tables in steps that two processes must not take at once."""
-    if not uri.startswith("sqlite:///"):
-        return nullcontext()
-    return FileLock(uri.removeprefix("sqlite:///") + ".lock")

@@ -18,6 +18,9 @@ ASKING = (
     ["export", "encoder@champion", "--to", "out"],
 )
 
+# Without a model they ask which there are.
+OF_ANY_MODEL = (["predict", "a"], ["serve", "--port", "0"], ["fill-mask", "a [MASK]"])
+
 
 @pytest.mark.parametrize("command", ASKING, ids=lambda command: command[0])
 def test_a_home_without_a_registry_gets_none(
@@ -48,7 +51,7 @@ def test_a_database_of_another_program_gets_no_tables(
     assert database.execute("select count(*) from sqlite_master").fetchone() == (1,)
 
 
-@pytest.mark.parametrize("command", [["models"], ["store"], *ASKING], ids=lambda each: each[0])
+@pytest.mark.parametrize("command", [["models"], ["store"], *OF_ANY_MODEL, *ASKING], ids=" ".join)
 def test_a_database_of_another_mlflow_ends_in_a_sentence(
     command: list[str], own_home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

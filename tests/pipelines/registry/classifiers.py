@@ -1,16 +1,19 @@
 """Classifiers that learned a small task a little or well, registered with what they stand on."""
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
 
 from bert_core.config import EncoderConfig
 from bert_core.model.catalogue import SequenceClassifier
+from flows.promote import compare_and_promote
 from pipelines.recipes.recipe import RegistrationSettings
-from pipelines.registry.compare import Comparison, compare_versions
+from pipelines.registry.compare import Comparison
 from pipelines.registry.promote import PREVIOUS, decide_promotion, move_alias
 from pipelines.registry.prove import verify
 from pipelines.registry.register import RegisteredModel, Submission, register
@@ -103,13 +106,23 @@ def proved(
 
 def compared(models: Models, model: RegisteredModel) -> Comparison:
     """What a run of its recipe finds, and does."""
-    comparison = compare_versions(
-        models.tracker, models.context.store, model.name, model.version, "champion",
-        NAMES.comparison,
-    )  # fmt: skip
-    if comparison.is_better:
-        choose(models, model.name, str(model.version), comparison.reason)
+    run = run_of(models)
+    compare_and_promote(run, model, None)
+    (comparison,) = run.report.comparisons
     return comparison
+
+
+def run_of(models: Models, before: Callable[[str], object] = lambda title: None) -> Any:
+    """A run that calls its stages without Prefect; `before` each it is told the stage's title."""
+
+    def stage(title: str, function: Callable[..., object], *inputs: object) -> object:
+        before(title)
+        return function(*inputs)
+
+    return SimpleNamespace(
+        recipe=SimpleNamespace(registration=NAMES), tracker=models.tracker, context=models.context,
+        report=SimpleNamespace(comparisons=[], promotions=[]), stage=stage,
+    )  # fmt: skip
 
 
 def choose(models: Models, name: str, source: str, reason: str = "") -> int:

@@ -1,6 +1,7 @@
 """A person promotes and goes back, and what the registry tells of it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,12 +9,14 @@ from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
 from flows.cli.app import DONE, MISTAKE, run
+from flows.promote import compare_and_promote
 from pipelines.errors import UserError
+from pipelines.registry.compare import Comparison
 from pipelines.registry.find import COMPARISON_TAG, VERIFIED_TAG
 from pipelines.registry.lineage import lineage_lines
-from pipelines.registry.promote import PREVIOUS, decide_promotion, move_alias
+from pipelines.registry.promote import PREVIOUS, Promotion, decide_promotion, move_alias
 from pipelines.train.imported import import_folder
-from tests.pipelines.registry.classifiers import choose, go_back
+from tests.pipelines.registry.classifiers import choose, go_back, run_of
 from tests.pipelines.registry.conftest import Models
 
 
@@ -84,6 +87,65 @@ def test_a_rollback_that_is_tried_again_goes_back_once(
         move_alias(three.tracker, decision)
     move_alias(three.tracker, decision)
     assert champion(three) == 2
+
+
+def test_nothing_moves_where_another_version_has_got_the_alias_since(three: Models) -> None:
+    forward = decide_promotion(three.tracker, "encoder", "1", "champion")
+    back = decide_promotion(three.tracker, "encoder", PREVIOUS, "champion")
+    choose(three, "encoder", "2")
+    for decision in (replace(forward, previous_version=None), forward, back):
+        with pytest.raises(UserError, match=r"encoder@champion is version 2 now, .*then ask again"):
+            move_alias(three.tracker, replace(decision, version=1))
+    assert champion(three) == 2
+    assert not three.tracker.client().get_registered_model("encoder").tags
+
+
+def test_a_run_that_tries_again_does_not_undo_a_rollback(
+    three: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = three.tracker.client()
+    choose(three, "encoder", "2")
+    decision = Promotion(
+        name="encoder", alias="champion", version=1, previous_version=2, reason="better",
+        is_of_run=True,
+    )  # fmt: skip
+
+    set_tag = MlflowClient.set_model_version_tag
+
+    def lose(client: MlflowClient, name: str, number: str, key: str, value: str) -> None:
+        if key.endswith(".reason"):
+            raise MlflowException("no connection")
+        set_tag(client, name, number, key, value)
+
+    with monkeypatch.context() as patched, pytest.raises(MlflowException):
+        patched.setattr(MlflowClient, "set_model_version_tag", lose)
+        move_alias(three.tracker, decision)
+    assert champion(three) == 1
+    go_back(three, "encoder")
+    kept = client.get_registered_model("encoder").tags
+    assert kept
+    with pytest.raises(UserError, match="a person rolled models:/encoder/1 back"):
+        move_alias(three.tracker, decision)
+    assert champion(three) == 2
+    assert client.get_registered_model("encoder").tags == kept
+    choose(three, "encoder", "1")  # a person may
+    assert champion(three) == 1
+    assert not client.get_registered_model("encoder").tags
+
+
+def test_a_run_compares_three_times_with_an_alias_that_moves_each_time(
+    three: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    better = Comparison(
+        name="encoder", version=2, is_better=True, reason="better than models:/encoder/1",
+        champion=1,
+    )  # fmt: skip
+    monkeypatch.setattr("flows.promote.compare_versions", lambda *inputs: better)
+    run = run_of(three)
+    with pytest.raises(UserError, match=r"moved during each of 3 comparisons.*run the recipe"):
+        compare_and_promote(run, three.register(three.encoder(2)), None)
+    assert champion(three) == 3
+    assert (len(run.report.comparisons), run.report.promotions) == (3, [])
 
 
 def test_what_cannot_be_done_is_refused_before_anything_begins(

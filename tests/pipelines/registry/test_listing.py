@@ -56,8 +56,8 @@ def test_a_command_asks_a_champion_before_a_newer_version_and_never_an_unproved_
     assert newest_of(tracker, "encoder") is None
     for number in ("1", "2"):
         client.set_model_version_tag("encoder", number, VERIFIED_TAG, "true")
-    assert newest_of(tracker, "encoder") == "encoder/2"
+    assert newest_of(tracker, "encoder") == "models:/encoder/2"
     client.set_registered_model_alias("encoder", "champion", "1")  # a person went back
-    assert newest_of(tracker, "encoder") == "encoder/1"
+    assert newest_of(tracker, "encoder") == "models:/encoder/1"
     client.set_registered_model_alias("encoder", "shadow", "2")  # another choice is no champion
-    assert newest_of(tracker, "encoder") == "encoder/1"
+    assert newest_of(tracker, "encoder") == "models:/encoder/1"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.promote import compare_and_promote
 from pipelines.errors import UserError
 from pipelines.registry.compare import compare_versions
 from pipelines.registry.find import version_with_alias
@@ -19,6 +20,7 @@ from tests.pipelines.registry.classifiers import (
     go_back,
     labelled_texts,
     proved,
+    run_of,
 )
 from tests.pipelines.registry.conftest import Models, package_of
 
@@ -92,6 +94,31 @@ def test_a_model_that_somebody_went_back_from_is_not_promoted_under_a_new_number
     assert holder(models, "champion") == 1
     choose(models, "classifier", "3")
     assert holder(models, "champion") == 3
+
+
+def test_a_run_that_was_overtaken_compares_with_the_new_champion(
+    models: Models, tmp_path: Path
+) -> None:
+    dataset = labelled_texts(models, tmp_path)
+    little, well, longer = (finetuned(models, dataset, n) for n in (LITTLE, WELL, WELL + 10))
+    proved(models, little, dataset)
+    choose(models, "classifier", "1")
+    model = proved(models, well, dataset)
+    proved(models, longer, dataset)
+
+    def overtake(title: str) -> None:
+        if title.startswith("promotion"):
+            choose(models, "classifier", "3", "a person is faster")
+
+    run = run_of(models, before=overtake)
+    compare_and_promote(run, model, None)
+    compared_with = [each.against for each in run.report.comparisons]
+    assert compared_with == ["models:/classifier/1", "models:/classifier/3"]
+    assert run.report.promotions == []
+    assert holder(models, "champion") == 3
+    tags = models.tracker.client().get_model_version("classifier", "2").tags
+    assert tags["bertsmith.comparison.decision"] == "not better"
+    assert not [key for key in tags if key.startswith("bertsmith.promoted")]
 
 
 def test_the_majority_class_is_counted_on_the_compared_items(
