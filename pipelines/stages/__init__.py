@@ -44,7 +44,7 @@ CORPUS = Stage(
     name="corpus",
     title="corpus",
     kind="corpus",
-    version=4,
+    version=5,
     headline=lambda statistics: f"{statistics['train']['documents']:,} training documents",
 )
 VOCABULARY = Stage(

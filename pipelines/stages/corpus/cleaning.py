@@ -22,8 +22,9 @@ SENTENCE_TERMINATORS: Final = "։۔।॥။።፧፨។៕᠃᠉᱾᱿꯫꘎꘏
 _SENTENCE_END: Final = re.compile(rf"([{SENTENCE_TERMINATORS}][\"'”’»)\]]*) +")
 # '"Really?" he asked.' is one sentence.
 _QUOTE_GOES_ON: Final = re.compile("([?!…][\"'”’»])\n(?=[a-z])")
-# blingfire ends a Chinese or Japanese sentence before its closing quotes and brackets.
-_STRAY_CLOSING: Final = re.compile("\n([”’」』》）】]+) ?")
+# blingfire ends a Chinese or Japanese sentence before its closing quotes and brackets. After other
+# stops ” and ’ may begin a sentence: in Finnish and Swedish they open a quotation.
+_STRAY_CLOSING: Final = re.compile("(?<=[。！？])\n([”’」』》）】]+) ?")
 
 
 def mend(text: str) -> str:
