@@ -4,6 +4,7 @@ Parts depend on the inputs and the settings alone, never on the number of worker
 shards made from them are the same for any.
 """
 
+import codecs
 import hashlib
 import socket
 from collections import Counter
@@ -253,7 +254,8 @@ def _described(path: str, source: TextFiles) -> InputFile:
         kind == "jsonl" or (kind == "text" and source.layout != "file")
     ):
         with open_binary(path) as stream:
-            splittable = encoding_of(stream.read(2), source.encoding) == "utf-8"
+            head = stream.read(len(codecs.BOM_UTF8))
+            splittable = encoding_of(head, source.encoding) == "utf-8"
     return InputFile(
         path=path,
         label=source.name or _label_of(path),

@@ -188,6 +188,14 @@ def test_a_named_encoding_is_read_and_utf16_by_its_mark(
     assert "\n".join(found).split("\n") == lines
 
 
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
+@pytest.mark.parametrize(("mark", "is_divided"), [("", True), ("\ufeff", False)])
+def test_a_file_with_a_byte_order_mark_is_read_by_one_task(tmp_path, name, mark, is_divided):
+    (tmp_path / name).write_text(f"{mark}यह पहला वाक्य है।\n", encoding="utf-8")
+    _, (file,) = resolve(TextFiles(paths=(str(tmp_path / name),), layout="line"))
+    assert file.splittable == is_divided
+
+
 def test_bytes_of_another_encoding_are_refused_with_their_line(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("хорошо и ещё раз хорошо", encoding="utf-8")
