@@ -273,7 +273,8 @@ def _format_of(path: str, source: TextFiles) -> Format:
         return _FORMATS[suffix]
     if source.delimiter is not None:
         return "csv"
-    if suffix in _NO_TEXT:
+    # Parts of Wikipedia's dumps end in .xml-p1p41242, with their first and last page.
+    if suffix in _NO_TEXT or suffix.startswith(".xml-p"):
         raise UserError(
             f"{path} cannot be read: a corpus takes text, HTML, PDF, CSV, TSV, JSONL and "
             "Parquet files; convert it, or leave it out, as by a glob such as 'folder/*.csv'"

@@ -142,7 +142,8 @@ def test_parts_depend_on_the_inputs_alone_and_never_mix_sources(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["a.docx", "a.PNG", "a.tar.gz", "a.json", "a.warc.gz", "a.xml.bz2"]
+    "name",
+    ["a.docx", "a.PNG", "a.tar.gz", "a.json", "a.warc.gz", "a.xml.bz2", "hiwiki-1.xml-p1p42.bz2"],
 )
 def test_what_nothing_reads_is_refused_by_its_name(tmp_path, name):
     (tmp_path / name).write_text("words that could be taken for text\n" * 9)

@@ -133,6 +133,9 @@ def test_a_binary_file_named_txt_is_refused(tmp_path):
         (r"{\rtf1\ansi One.}", "RTF"),
         ("\n<!-- saved -->\n<html><p>One.", "HTML"),
         ('<?xml version="1.0"?>\n<p>One.</p>', "XML"),
+        ('<mediawiki xmlns="http://www.mediawiki.org/x" xml:lang="hi">\n<page>', "XML"),
+        ('\n<TEI\n xml:id="a" xmlns="http://www.tei-c.org/ns/1.0">', "XML"),
+        ('<html xmlns="http://www.w3.org/1999/xhtml"><p>One.', "HTML"),
         ("From: a@b.example\nReceived: by x;\n\tMonday\nMIME-Version: 1.0\n\nOne.", "e-mail"),
         ('{\n "cells": [\n {"source": "One."}]}', "JSON"),
         ('{"text": "One."}\n{"text": "Two."}\n', "JSON"),
@@ -144,6 +147,7 @@ def test_a_binary_file_named_txt_is_refused(tmp_path):
         ("-- MySQL dump 10.13\nINSERT INTO a", "a dump of a database"),
         ("From: here to there\n\n{{Infobox}} <html> in HTML: see MIME-Version: 1.0", None),
         ("[a] one {b} two", None),
+        ("<b>Один</b> xmlns= два", None),
     ],
 )
 def test_what_is_no_plain_text_by_its_content_is_refused(tmp_path, content, kind):
