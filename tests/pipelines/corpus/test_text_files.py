@@ -208,6 +208,14 @@ def test_bytes_of_another_encoding_are_refused_with_their_line(tmp_path):
     path.write_bytes(b"One.\nTwo.\n" + "нет, это не так.".encode("cp1251"))
     with pytest.raises(UserError, match=r"line 3 of .*a\.txt is not UTF-8 .* setting `encoding`"):
         documents(path, "file")
+    for encoding, half, named in (
+        ("utf-8-sig", b"\xd0", "line 2 of .*a.txt is not UTF-8"),
+        ("utf-16", b"A", "a.txt is not UTF-16"),
+        ("cp932", b"\x93", "line 2 of .*a.txt is not CP932"),
+    ):
+        path.write_bytes("Добрый\nдень".encode(encoding) + half)
+        with pytest.raises(UserError, match=rf"{named} \(byte 0x{half.hex()}\)"):
+            documents(path, "file", encoding="cp932" if encoding == "cp932" else "utf-8")
     with pytest.raises(ValidationError, match="no encoding is called 'klingon'"):
         TextFiles(encoding="klingon")
 
