@@ -199,7 +199,10 @@ def cut_documents(
             begin = end
         kept = max(0, len(buffer) - _OVERLAP_BYTES) if begin is None else begin
         buffer, offset = buffer[kept:], offset + kept
-        begin = None if begin is None else 0
+        if begin is not None:
+            begin = 0
+        elif span.end is not None and offset >= span.end:
+            return  # no document begins in the span: what follows is the next one's
     if begin is not None and buffer:
         yield buffer, False
 

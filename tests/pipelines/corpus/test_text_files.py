@@ -1,5 +1,6 @@
 """Documents of text files: the same ones however the file is divided into spans."""
 
+import re
 from collections import Counter
 from contextlib import nullcontext
 from functools import partial
@@ -73,6 +74,21 @@ def test_spans_divide_a_file_without_losing_or_repeating_a_document(
         assert texts(path, layout, (0, edge)) + texts(path, layout, (edge, None)) == whole, edge
     cut = [*range(0, size, 7), None]
     assert [text for span in pairwise(cut) for text in texts(path, layout, span)] == whole
+
+
+def test_a_span_in_which_no_document_begins_is_not_read_to_the_end_of_the_file(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(reading, "_OVERLAP_BYTES", 16)
+    monkeypatch.setattr(reading, "_BLOCK_BYTES", 32)
+    path = tmp_path / "text.txt"
+    path.write_text("ประโยคหนึ่งประโยค\n" * 100, encoding="utf-8")
+    _, (file,) = resolve(TextFiles(paths=(str(path),), layout="blank_line"))
+    with path.open("rb") as stream:
+        stream.seek(1000 - 16)
+        span = Span(source=0, file=file, begin=1000, end=1200)
+        assert not list(reading.cut_documents(stream.read, span, re.compile(rb"\n\n")))
+        assert stream.tell() < 1200 + 3 * 32
 
 
 def test_one_sentence_a_line_is_taken_as_it_is(tmp_path):
