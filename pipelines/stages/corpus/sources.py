@@ -313,6 +313,7 @@ def divide(files: Sequence[tuple[int, InputFile]], part_bytes: int) -> list[Part
     """
     parts: list[Part] = []
     waiting: list[Span] = []
+    waiting_bytes = 0
     spans: list[Span] = []
     for source, file in files:
         count = max(1, round(file.num_bytes / part_bytes)) if file.splittable else 1
@@ -320,14 +321,14 @@ def divide(files: Sequence[tuple[int, InputFile]], part_bytes: int) -> list[Part
         for begin, end in zip(edges, [*edges[1:], None], strict=True):
             spans.append(Span(source=source, file=file, begin=begin, end=end))
     for span in spans:
-        total = sum(each.num_bytes for each in waiting)
         # Half of the new span over the mark is as close as half of it under.
         if waiting and (
-            waiting[-1].source != span.source or total + span.num_bytes / 2 > part_bytes
+            waiting[-1].source != span.source or waiting_bytes + span.num_bytes / 2 > part_bytes
         ):
             parts.append(Part(index=len(parts), spans=tuple(waiting)))
-            waiting = []
+            waiting, waiting_bytes = [], 0
         waiting.append(span)
+        waiting_bytes += span.num_bytes
     if waiting:
         parts.append(Part(index=len(parts), spans=tuple(waiting)))
     return parts

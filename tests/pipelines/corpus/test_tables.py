@@ -1,6 +1,7 @@
 """Tables and data sets become documents, and files are read as their names say."""
 
 import json
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -11,7 +12,14 @@ import pytest
 
 from pipelines.errors import UserError
 from pipelines.stages.corpus.settings import HuggingFaceDataset, TextFiles
-from pipelines.stages.corpus.sources import Span, divide, inputs_fingerprint, read_span, resolve
+from pipelines.stages.corpus.sources import (
+    InputFile,
+    Span,
+    divide,
+    inputs_fingerprint,
+    read_span,
+    resolve,
+)
 
 ROWS = [
     {"text": "First, “quoted” text.", "kind": "a", "n": 1},
@@ -139,6 +147,14 @@ def test_parts_depend_on_the_inputs_alone_and_never_mix_sources(tmp_path):
     assert sum(size for *_, size in covered) == 2 * 370
     assert max(sum(span.num_bytes for span in part.spans) for part in parts) <= 150
     assert inputs_fingerprint(files) != inputs_fingerprint(files[:4])
+
+
+def test_twenty_thousand_small_files_are_divided_in_seconds():
+    file = InputFile(path="/a", label="a", num_bytes=2_000, digest="0", format="text")
+    begin = time.perf_counter()
+    parts = divide([(0, file)] * 20_000, 24_000_000)
+    assert time.perf_counter() - begin < 20
+    assert [len(part.spans) for part in parts] == [12_000, 8_000]
 
 
 @pytest.mark.parametrize(
