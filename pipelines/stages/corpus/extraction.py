@@ -17,7 +17,7 @@ from typing import Final
 
 from pipelines.errors import UserError
 from pipelines.io.files import SAMPLE_BYTES, check_is_no_pointer, check_is_text, open_binary
-from pipelines.stages.corpus.cleaning import mend
+from pipelines.stages.corpus.cleaning import mend, unwrap
 from pipelines.stages.corpus.settings import InstalledDocumentation, TextFiles
 from pipelines.stages.corpus.sources import MEGABYTE, InputFile, RawDocument, Span
 
@@ -123,15 +123,12 @@ def joined_lines(page: str) -> str:
     lines = [line.strip() for line in _LINE_ENDS.split(page) if line.strip()]
     lengths = sorted(map(len, lines))
     width = lengths[int(_COMMON_WIDTH * (len(lengths) - 1))] if lengths else 0
-    paragraphs: list[str] = []
-    goes_on = False
+    wrapped = ""
     for line in lines:
-        if goes_on:
-            paragraphs[-1] += line if paragraphs[-1].endswith(_HYPHEN) else f" {line}"
-        else:
-            paragraphs.append(line)
-        goes_on = line.endswith(_HYPHEN) or len(line) >= _FULL_SHARE * width
-    return "\n".join(paragraphs).replace(_HYPHEN, "")
+        wrapped += line
+        if not line.endswith(_HYPHEN):
+            wrapped += "\n" if len(line) >= _FULL_SHARE * width else "\n\n"
+    return unwrap(wrapped).replace(_HYPHEN, "")
 
 
 def source_files(settings: InstalledDocumentation) -> list[InputFile]:

@@ -24,7 +24,7 @@ from pipelines.io.files import (
 )
 from pipelines.io.hugging_face import rows_of
 from pipelines.io.tables import cell_text, is_nothing, json_object, open_parquet, open_table
-from pipelines.stages.corpus.cleaning import mend
+from pipelines.stages.corpus.cleaning import mend, unwrap
 from pipelines.stages.corpus.selection import content_hash
 from pipelines.stages.corpus.settings import HuggingFaceDataset, RowSource, TextFiles
 from pipelines.stages.corpus.sources import WITHOUT_TEXT, RawDocument, Span, check_columns
@@ -51,8 +51,6 @@ _BOUNDARIES: Final = {
     "sentences": _BLANK_LINE,
     "headings": re.compile(rb"\n(?=[ \t]*= [^=\s][^=\n]* =[ \t\r]*\n)"),
 }
-_NO_BLANKS: Final = "\u0e00-\u0eff\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef"
-_BREAK_WITHOUT_BLANK: Final = re.compile(f"(?<=[{_NO_BLANKS}])\n(?=[{_NO_BLANKS}])")
 
 Values = Mapping[str, Any]
 Read = Callable[[int], bytes]
@@ -169,7 +167,8 @@ def cut_documents(
 ) -> Iterator[tuple[bytes, bool]]:
     """Bytes of each document that begins in `span`, and whether the next bytes continue it.
 
-    `read` gives the next bytes of the file, from `_before(span)` on. A document of more than `piece_bytes` comes in several pieces.
+    `read` gives the file from `_before(span)` on. A document of more than `piece_bytes` comes in
+    several pieces.
     """
     offset = _before(span)
     buffer = read(_BLOCK_BYTES)
@@ -230,16 +229,6 @@ def _check_is_text_alone(head: bytes, path: str) -> None:
 
 def _count_tabs(line: bytes) -> int:
     return line.strip(b"\r\n").count(b"\t")
-
-
-def unwrap(text: str) -> str:
-    """Join the lines of each paragraph; only blank lines part them.
-
-    Where a script does without blanks between words, none comes in.
-    """
-    if not text.isascii():
-        text = _BREAK_WITHOUT_BLANK.sub("", text)
-    return "\n".join(block.replace("\n", " ") for block in re.split(r"\n{2,}", text.strip()))
 
 
 def _end_of_piece(buffer: bytes, begin: int, longest: int) -> int:

@@ -109,6 +109,24 @@ def test_lines_of_a_pdf_are_joined_to_paragraphs(tmp_path):
     assert not tally
 
 
+@pytest.mark.parametrize(
+    ("lines", "paragraphs"),
+    [
+        (
+            "日本語の文章がここから\r\n始まりまして次の行に続\r\nです。\r\n次の段落です。",
+            ["日本語の文章がここから始まりまして次の行に続です。", "次の段落です。"],
+        ),
+        ("ภาษาไทยเป็นภาษาที่\r\nมีระดับเสียงของคำ\r\nแน่นอน", ["ภาษาไทยเป็นภาษาที่มีระดับเสียงของคำแน่นอน"]),
+        (
+            "Съешь ещё этих мяг\x02\r\nких французских\r\nбулок",
+            ["Съешь ещё этих мягких французских булок"],
+        ),
+    ],
+)
+def test_lines_of_a_page_are_joined_as_their_script_asks(lines, paragraphs):
+    assert extraction.joined_lines(lines).split("\n") == paragraphs
+
+
 def test_files_that_give_nothing_are_counted(tmp_path):
     (tmp_path / "empty.html").write_text("<html><body><nav>Home</nav><script>1</script></body>")
     (tmp_path / "damaged.pdf").write_text("%PDF-1.4 and no more")

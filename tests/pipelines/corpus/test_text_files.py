@@ -105,8 +105,14 @@ def test_hard_wrapped_lines_are_joined_where_that_is_said(tmp_path):
     assert texts(path, "file", hard_wrapped=True) == ["A line that goes on.\nNext paragraph here."]
     assert texts(path, "file") == ["A line that\ngoes on.\n\nNext paragraph\nhere."]
     # Scripts without blanks gain none.
-    path.write_text("我来到\n北京。\n\nประเทศ\nไทย\nand here\n日本\n", encoding="utf-8")
-    assert texts(path, "file", hard_wrapped=True) == ["我来到北京。\nประเทศไทย and here 日本"]
+    path.write_text(
+        "我来到\n北京。\n\nประเทศ\nไทย\nand here\n日本\n\n"
+        "မြန်မာ\nနိုင်ငံ\n\nភាសា\nខ្មែរ\n\nབོད་\nསྐད།\n\nЭто\nдом.",
+        encoding="utf-8",
+    )
+    assert texts(path, "file", hard_wrapped=True) == [
+        "我来到北京。\nประเทศไทย and here 日本\nမြန်မာနိုင်ငံ\nភាសាខ្មែរ\nབོད་སྐད།\nЭто дом."
+    ]
     with pytest.raises(ValidationError, match="with layout=line each line stands for itself"):
         TextFiles(layout="line", hard_wrapped=True)
 
