@@ -113,8 +113,10 @@ def _documents(
             )
         if isinstance(text, bytes):
             text = decoded(text, f"a text of {span.file.path}")
-        label = cell_text(values.get(settings.label_field)) if settings.label_field else ""
-        yield RawDocument(text=mend(text), label=label or span.file.label)
+        label = values.get(settings.label_field) if settings.label_field else None
+        if isinstance(label, bytes):
+            label = decoded(label, f"a label of {span.file.path}")
+        yield RawDocument(text=mend(text), label=cell_text(label) or span.file.label)
 
 
 def _json_rows(settings: TextFiles, span: Span) -> Iterator[Values]:

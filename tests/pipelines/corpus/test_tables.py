@@ -108,6 +108,16 @@ def test_a_label_that_holds_nothing_is_none(tmp_path):
     assert [label for label, _ in found] == ["rows", "rows"]
 
 
+def test_bytes_of_another_encoding_as_a_label_are_refused(tmp_path):
+    path = tmp_path / "rows.parquet"
+    source = TextFiles(paths=(str(path),), label_field="kind")
+    pq.write_table(pa.table({"text": ["один"], "kind": ["вид".encode()]}), path)
+    assert read(source)[0] == [("вид", "один")]
+    pq.write_table(pa.table({"text": ["один"], "kind": ["вид".encode("cp1251")]}), path)
+    with pytest.raises(UserError, match=r"a label of .*rows\.parquet is not UTF-8"):
+        read(source)
+
+
 def test_a_local_copy_of_a_hugging_face_data_set_is_read(tmp_path):
     rows = datasets.Dataset.from_list([{"text": "one", "lang": "x"}, {"text": "two", "lang": "y"}])
     rows.save_to_disk(str(tmp_path / "copy"))
