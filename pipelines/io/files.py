@@ -45,7 +45,7 @@ _ANSWER_SECONDS: Final = 5
 _MARKUP: Final = {
     "RTF": re.compile(rb"\s*\{\\rtf"),
     "HTML": re.compile(rb"(?i)\s*(<!--.{,200}?-->\s*)?<(!doctype html|html[\s>])", re.DOTALL),
-    "XML": re.compile(rb"\s*<\?xml\s"),
+    "XML": re.compile(rb"\s*<(\?xml\s|[a-zA-Z][^<>]*\sxmlns[:=])"),
     "e-mail": re.compile(rb"(?i)(From .*\n)?([\w-]+:.*\n([ \t].*\n)*)*(mime-version|message-id):"),
     "WikiExtractor's output": re.compile(rb"\s*<doc id="),
     "an archive of the web": re.compile(rb"WARC/\d"),

@@ -23,9 +23,13 @@ def _score(statistics: Statistics) -> str:
 def _tokens(statistics: Statistics) -> str:
     """The size, how much of a text is lost, and by how much different words become fewer."""
     size, heldout = f"{statistics['size']:,} tokens", statistics.get("heldout", {})
-    if heldout.get("unknown_share", 0) >= _MUCH_UNKNOWN:
-        size += f", [UNK] is {heldout['unknown_share']:.1%} of held-out text"
-        size += ": raise max_characters" if statistics.get("characters_left_out") else ""
+    unknown = heldout.get("unknown_character_share", 0)
+    if unknown >= _MUCH_UNKNOWN:
+        size += f", [UNK] stands for {unknown:.1%} of the characters of held-out text"
+        if heldout["long_word_character_share"] > unknown / 2:
+            size += ", mostly in words of more than 100 characters: part words by blanks"
+        elif statistics.get("characters_left_out"):
+            size += ": raise max_characters"
     merged = heldout.get("merged_share")
     if merged:
         return f"{size}; strip_accents merges {merged:.1%} of the different words"
@@ -44,7 +48,7 @@ CORPUS = Stage(
     name="corpus",
     title="corpus",
     kind="corpus",
-    version=4,
+    version=5,
     headline=lambda statistics: f"{statistics['train']['documents']:,} training documents",
 )
 VOCABULARY = Stage(

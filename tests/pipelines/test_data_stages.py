@@ -181,6 +181,34 @@ def test_rows_without_text_are_told_or_refused(tmp_path, small_context, caplog):
         )
 
 
+@pytest.mark.parametrize(("weight", "missing", "is_right"), [(0.3, 120, True), (10, 300, False)])
+def test_rows_without_text_are_compared_with_the_rows_that_have_one(
+    tmp_path, small_context, weight, missing, is_right
+):
+    """Neither the weight of their source nor duplicates change how many these are."""
+    texts = [invented_text(number // 2, 4) for number in range(200)]
+    rows = [{"text": text} for text in texts] + [{"text": None}] * missing
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    source = TextFiles(paths=(str(path),), weight=weight)
+    settings = CorpusSettings(sources=(source,), heldout_fraction=0.3)
+    message = f"{missing} rows without text in 'text', beside 200 documents"
+    with nullcontext() if is_right else pytest.raises(UserError, match=message):
+        build_corpus(settings, small_context)
+
+
+def test_many_documents_that_are_too_short_are_warned_of(tmp_path, small_context, caplog):
+    sentences = [f"第{number}句话说的是这条河。" for number in range(90)]  # a dozen letters each
+    longer = [f"{sentence}{sentence}" for sentence in sentences]
+    (tmp_path / "a.txt").write_text("\n".join([*sentences[:11], *longer]), encoding="utf-8")
+    source = TextFiles(paths=(str(tmp_path / "a.txt"),), layout="line")
+    for least, is_told in ((20, True), (1, False)):
+        caplog.clear()
+        cleaning = CleaningSettings(min_characters=least)
+        build_corpus(CorpusSettings(sources=(source,), cleaning=cleaning), small_context)
+        assert is_told == ("11 of the 101 documents of corpus.sources.0 have fewer" in caplog.text)
+
+
 def test_files_without_text_are_warned_of(tmp_path, small_context, caplog):
     for number in range(60):
         page = f"<html><body><p>{invented_text(number, 8)}</p></body></html>"

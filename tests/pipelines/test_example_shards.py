@@ -20,6 +20,18 @@ def test_shards_hold_equally_many_tokens(small_examples):
     assert small_examples.statistics["train"]["shards"] > 3
 
 
+def test_examples_that_are_longer_than_a_shard_get_one_each(
+    small_corpus, small_vocabulary, small_context
+):
+    settings = ExampleSettings(objective="mlm", max_tokens=2048, shard_tokens=1000)
+    examples = build_examples(settings, small_corpus, small_vocabulary, small_context)
+    names = examples.names("train-")
+    counts = [examples.manifest.files[name].figures["examples"] for name in names]
+    assert min(counts) >= 1
+    assert sum(counts) == examples.statistics["train"]["examples"]
+    assert examples.statistics["train"]["shards"] == len(counts) > 1
+
+
 def test_documents_of_one_sentence_are_refused_where_pairs_are_asked_for(
     tmp_path, small_vocabulary, small_context
 ):

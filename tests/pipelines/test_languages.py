@@ -16,6 +16,7 @@ from pipelines.stages.vocabulary.stage import (
     count_words,
     learn_tokens,
     merged_share,
+    unknown_characters,
 )
 
 # Words that only their marks tell apart, and a sentence around them.
@@ -75,12 +76,26 @@ def test_the_report_tells_how_many_words_lose_what_tells_them_apart():
         assert merged_share(set(), normalization) == 0
     told = VOCABULARY.headline({"size": 8_192, "heldout": {"merged_share": 0.4}})
     assert told == "8,192 tokens; strip_accents merges 40.0% of the different words"
-    for left_out, remedy in ((856, ": raise max_characters"), (0, "")):
-        figures = {"characters_left_out": left_out, "heldout": {"unknown_share": 0.0725}}
+    too_long = ", mostly in words of more than 100 characters: part words by blanks"
+    for left_out, long_words, remedy in (
+        (856, 0.01, ": raise max_characters"), (856, 0.06, too_long), (0, 0, ""),
+    ):  # fmt: skip
+        heldout = {"unknown_character_share": 0.0725, "long_word_character_share": long_words}
+        figures = {"characters_left_out": left_out, "heldout": heldout}
         told = VOCABULARY.headline({"size": 3_000, **figures})
-        assert told == f"3,000 tokens, [UNK] is 7.2% of held-out text{remedy}"
+        assert told == (
+            f"3,000 tokens, [UNK] stands for 7.2% of the characters of held-out text{remedy}"
+        )
     told = VOCABULARY.headline({"size": 30_522, "strips_accents": True})
     assert told == "30,522 tokens; texts lose accents and other marks"
+
+
+def test_a_long_word_counts_with_all_its_characters(tokenizer):
+    chunks = {"ที่นี่": 50, "ที่" * 40: 1, "ж\u4e00": 50, "☃нет": 10}  # 560 letters
+    assert unknown_characters(chunks, tokenizer) == {
+        "unknown_character_share": round(210 / 560, 6),
+        "long_word_character_share": round(120 / 560, 6),
+    }
 
 
 @pytest.mark.parametrize("form", ["NFC", "NFD"])

@@ -22,8 +22,13 @@ SENTENCE_TERMINATORS: Final = "։۔।॥။።፧፨។៕᠃᠉᱾᱿꯫꘎꘏
 _SENTENCE_END: Final = re.compile(rf"([{SENTENCE_TERMINATORS}][\"'”’»)\]]*) +")
 # '"Really?" he asked.' is one sentence.
 _QUOTE_GOES_ON: Final = re.compile("([?!…][\"'”’»])\n(?=[a-z])")
-# blingfire ends a Chinese or Japanese sentence before its closing quotes and brackets.
-_STRAY_CLOSING: Final = re.compile("\n([”’」』》）】]+) ?")
+# blingfire ends a Chinese or Japanese sentence before its closing quotes and brackets. After other
+# stops ” and ’ may begin a sentence: in Finnish and Swedish they open a quotation.
+_STRAY_CLOSING: Final = re.compile("(?<=[。！？])\n([”’」』》）】]+) ?")
+
+# Thai, Lao, Tibetan, Burmese; Khmer; Chinese and Japanese.
+_NO_BLANKS: Final = "\u0e00-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef"
+_BREAK_WITHOUT_BLANK: Final = re.compile(f"(?<=[{_NO_BLANKS}])\n(?=[{_NO_BLANKS}])")
 
 
 def mend(text: str) -> str:
@@ -44,6 +49,16 @@ def mend(text: str) -> str:
     while "  " in text:
         text = text.replace("  ", " ")
     return text.replace(" \n", "\n").replace("\n ", "\n").strip(" ")
+
+
+def unwrap(text: str) -> str:
+    """Join the lines of each paragraph; only blank lines part them.
+
+    Where a script does without blanks between words, none comes in.
+    """
+    if not text.isascii():
+        text = _BREAK_WITHOUT_BLANK.sub("", text)
+    return "\n".join(block.replace("\n", " ") for block in re.split(r"\n{2,}", text.strip()))
 
 
 def split_sentences(text: str) -> list[str]:

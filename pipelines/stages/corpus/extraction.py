@@ -17,7 +17,7 @@ from typing import Final
 
 from pipelines.errors import UserError
 from pipelines.io.files import SAMPLE_BYTES, check_is_no_pointer, check_is_text, open_binary
-from pipelines.stages.corpus.cleaning import mend
+from pipelines.stages.corpus.cleaning import mend, unwrap
 from pipelines.stages.corpus.settings import InstalledDocumentation, TextFiles
 from pipelines.stages.corpus.sources import MEGABYTE, InputFile, RawDocument, Span
 
@@ -28,8 +28,16 @@ DAMAGED_PAGES: Final = "PDF pages that are damaged"
 UNREADABLE: Final = (OTHER_ENCODING, NO_TEXT, UNREADABLE_PDF, DAMAGED_PAGES)
 _NO_PROSE: Final = ("nav", "header", "footer", "aside", "pre", "button", "select", "dialog")
 _CHARSET: Final = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
+_XML_ENCODING: Final = re.compile(rb"\s*<\?xml[^>]{0,200}encoding\s*=\s*[\"']([\w.:-]+)")
 _DECLARED_IN_BYTES: Final = 4096
-_LATIN: Final = ("iso-8859-1", "latin-1", "latin1", "us-ascii", "ascii")  # browsers' Windows-1252
+# What browsers read under a name: the larger encoding that pages under it are written in.
+_READ_AS: Final = {
+    **dict.fromkeys(("iso-8859-1", "latin-1", "latin1", "us-ascii", "ascii"), "cp1252"),
+    **dict.fromkeys(("gb2312", "gbk", "x-gbk"), "gb18030"),
+    **dict.fromkeys(("shift_jis", "shift-jis", "x-sjis"), "cp932"),
+    **dict.fromkeys(("euc-kr", "ks_c_5601-1987"), "cp949"),
+    **dict.fromkeys(("windows-874", "tis-620", "iso-8859-11"), "cp874"),
+}
 _HYPHEN: Final = "\x02"  # what PDFium leaves where a word was broken at a line's end
 _LINE_ENDS: Final = re.compile(f"(?<={_HYPHEN})|[\r\n]+")
 _FULL_SHARE: Final = 0.75  # of a page's width: a longer line continues in the next one
@@ -82,11 +90,12 @@ def _decoded(data: bytes) -> str:
     """
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return data.decode("utf-16")
-    declared = _CHARSET.search(data[:_DECLARED_IN_BYTES])
+    head = data[:_DECLARED_IN_BYTES]
+    declared = _CHARSET.search(head) or _XML_ENCODING.match(head)
     name = declared.group(1).decode().lower() if declared else "utf-8"
     if name.startswith(("utf-16", "utf-32")) or data.startswith(codecs.BOM_UTF8):
         name = "utf-8"
-    return data.decode("cp1252" if name in _LATIN else name).removeprefix("\ufeff")
+    return data.decode(_READ_AS.get(name, name)).removeprefix("\ufeff")
 
 
 def _texts_of_pdf(data: bytes, by_page: bool, dropped: Counter[str]) -> list[str]:
@@ -123,15 +132,12 @@ def joined_lines(page: str) -> str:
     lines = [line.strip() for line in _LINE_ENDS.split(page) if line.strip()]
     lengths = sorted(map(len, lines))
     width = lengths[int(_COMMON_WIDTH * (len(lengths) - 1))] if lengths else 0
-    paragraphs: list[str] = []
-    goes_on = False
+    wrapped = ""
     for line in lines:
-        if goes_on:
-            paragraphs[-1] += line if paragraphs[-1].endswith(_HYPHEN) else f" {line}"
-        else:
-            paragraphs.append(line)
-        goes_on = line.endswith(_HYPHEN) or len(line) >= _FULL_SHARE * width
-    return "\n".join(paragraphs).replace(_HYPHEN, "")
+        wrapped += line
+        if not line.endswith(_HYPHEN):
+            wrapped += "\n" if len(line) >= _FULL_SHARE * width else "\n\n"
+    return unwrap(wrapped).replace(_HYPHEN, "")
 
 
 def source_files(settings: InstalledDocumentation) -> list[InputFile]:

@@ -4,12 +4,12 @@ Text is read block by block, so that no file is too large, and from the middle, 
 documents that begin in it. A document longer than `PIECE_BYTES` is passed on in pieces.
 """
 
-import codecs
+import io
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from pipelines.errors import UserError
 from pipelines.io.files import (
@@ -24,7 +24,7 @@ from pipelines.io.files import (
 )
 from pipelines.io.hugging_face import rows_of
 from pipelines.io.tables import cell_text, is_nothing, json_object, open_parquet, open_table
-from pipelines.stages.corpus.cleaning import mend
+from pipelines.stages.corpus.cleaning import mend, unwrap
 from pipelines.stages.corpus.selection import content_hash
 from pipelines.stages.corpus.settings import HuggingFaceDataset, RowSource, TextFiles
 from pipelines.stages.corpus.sources import WITHOUT_TEXT, RawDocument, Span, check_columns
@@ -51,10 +51,9 @@ _BOUNDARIES: Final = {
     "sentences": _BLANK_LINE,
     "headings": re.compile(rb"\n(?=[ \t]*= [^=\s][^=\n]* =[ \t\r]*\n)"),
 }
-_NO_BLANKS: Final = "\u0e00-\u0eff\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef"
-_BREAK_WITHOUT_BLANK: Final = re.compile(f"(?<=[{_NO_BLANKS}])\n(?=[{_NO_BLANKS}])")
 
 Values = Mapping[str, Any]
+Read = Callable[[int], bytes]
 
 
 def read_text(settings: TextFiles, span: Span, dropped: Counter[str]) -> Iterator[RawDocument]:
@@ -64,8 +63,8 @@ def read_text(settings: TextFiles, span: Span, dropped: Counter[str]) -> Iterato
     """
     group: str | None = None
     piece = 0
-    with _open_as_utf8(span.file.path, settings.encoding) as stream:
-        documents = cut_documents(stream, span, _BOUNDARIES[settings.layout])
+    with _open_as_utf8(span, settings.encoding) as read:
+        documents = cut_documents(read, span, _BOUNDARIES[settings.layout])
         for number, (data, continues) in enumerate(documents):
             if continues and group is None:
                 group = content_hash(f"{span.file.digest} {span.begin} {number}")
@@ -114,14 +113,16 @@ def _documents(
             )
         if isinstance(text, bytes):
             text = decoded(text, f"a text of {span.file.path}")
-        label = cell_text(values.get(settings.label_field)) if settings.label_field else ""
-        yield RawDocument(text=mend(text), label=label or span.file.label)
+        label = values.get(settings.label_field) if settings.label_field else None
+        if isinstance(label, bytes):
+            label = decoded(label, f"a label of {span.file.path}")
+        yield RawDocument(text=mend(text), label=cell_text(label) or span.file.label)
 
 
 def _json_rows(settings: TextFiles, span: Span) -> Iterator[Values]:
     path = span.file.path
-    with _open_as_utf8(path, settings.encoding) as stream:
-        for line, _ in cut_documents(stream, span, _JSON_LINE, _LONGEST_LINE_BYTES):
+    with _open_as_utf8(span, settings.encoding) as read:
+        for line, _ in cut_documents(read, span, _JSON_LINE, _LONGEST_LINE_BYTES):
             if not line.isspace():
                 text = line.decode().removeprefix(BYTE_ORDER_MARK)
                 yield json_object(text, f"the line {text[:40]!r} of {path}")
@@ -138,30 +139,41 @@ def _parquet_rows(settings: TextFiles, span: Span) -> Iterator[Values]:
 
 
 @contextmanager
-def _open_as_utf8(path: str, encoding: str) -> Iterator[IO[bytes]]:
-    """The bytes of a text file, decompressed and, whatever its encoding, in UTF-8."""
-    with naming_other_bytes(path, encoding), open_binary(path) as stream:
+def _open_as_utf8(span: Span, encoding: str) -> Iterator[Read]:
+    """What reads a text file from before `span` on, decompressed and always in UTF-8."""
+    path = span.file.path
+    with open_binary(path) as stream:
         head = stream.read(SAMPLE_BYTES)
         named = encoding_of(head, encoding)
         check_is_not_utf8(head, named, path)
-        stream.seek(0)
-        yield stream if named == "utf-8" else codecs.EncodedFile(stream, "utf-8", named)
+        stream.seek(_before(span))
+        with naming_other_bytes(path, named):
+            if named == "utf-8":
+                yield stream.read
+                return
+            # Unlike codecs.EncodedFile it sees a file that ends within a character.
+            with io.TextIOWrapper(stream, encoding=named, newline="") as text:
+                yield lambda size: text.read(size).encode()
+
+
+def _before(span: Span) -> int:
+    """Where reading begins; any place but the file's beginning is of a file in UTF-8."""
+    return max(0, span.begin - _OVERLAP_BYTES)
 
 
 def cut_documents(
-    stream: IO[bytes],
+    read: Read,
     span: Span,
     boundary: re.Pattern[bytes] | None,
     piece_bytes: int = PIECE_BYTES,
 ) -> Iterator[tuple[bytes, bool]]:
     """Bytes of each document that begins in `span`, and whether the next bytes continue it.
 
-    A document of more than `piece_bytes` comes in several pieces.
+    `read` gives the file from `_before(span)` on. A document of more than `piece_bytes` comes in
+    several pieces.
     """
-    offset = max(0, span.begin - _OVERLAP_BYTES)
-    if offset:
-        stream.seek(offset)
-    buffer = stream.read(_BLOCK_BYTES)
+    offset = _before(span)
+    buffer = read(_BLOCK_BYTES)
     if span.begin == 0:
         check_has_lines(buffer, span.file.path)
         if boundary is not _JSON_LINE:
@@ -170,7 +182,7 @@ def cut_documents(
     begin: int | None = None if span.begin else 0
     at_end = False
     while not at_end:
-        block = stream.read(_BLOCK_BYTES)
+        block = read(_BLOCK_BYTES)
         at_end = not block
         buffer += block
         for match in boundary.finditer(buffer, begin or 0) if boundary else ():
@@ -188,7 +200,10 @@ def cut_documents(
             begin = end
         kept = max(0, len(buffer) - _OVERLAP_BYTES) if begin is None else begin
         buffer, offset = buffer[kept:], offset + kept
-        begin = None if begin is None else 0
+        if begin is not None:
+            begin = 0
+        elif span.end is not None and offset >= span.end:
+            return  # no document begins in the span: what follows is the next one's
     if begin is not None and buffer:
         yield buffer, False
 
@@ -216,16 +231,6 @@ def _check_is_text_alone(head: bytes, path: str) -> None:
 
 def _count_tabs(line: bytes) -> int:
     return line.strip(b"\r\n").count(b"\t")
-
-
-def unwrap(text: str) -> str:
-    """Join the lines of each paragraph; only blank lines part them.
-
-    Where a script does without blanks between words, none comes in.
-    """
-    if not text.isascii():
-        text = _BREAK_WITHOUT_BLANK.sub("", text)
-    return "\n".join(block.replace("\n", " ") for block in re.split(r"\n{2,}", text.strip()))
 
 
 def _end_of_piece(buffer: bytes, begin: int, longest: int) -> int:

@@ -4,6 +4,7 @@ Parts depend on the inputs and the settings alone, never on the number of worker
 shards made from them are the same for any.
 """
 
+import codecs
 import hashlib
 import socket
 from collections import Counter
@@ -253,7 +254,8 @@ def _described(path: str, source: TextFiles) -> InputFile:
         kind == "jsonl" or (kind == "text" and source.layout != "file")
     ):
         with open_binary(path) as stream:
-            splittable = encoding_of(stream.read(2), source.encoding) == "utf-8"
+            head = stream.read(len(codecs.BOM_UTF8))
+            splittable = encoding_of(head, source.encoding) == "utf-8"
     return InputFile(
         path=path,
         label=source.name or _label_of(path),
@@ -271,7 +273,8 @@ def _format_of(path: str, source: TextFiles) -> Format:
         return _FORMATS[suffix]
     if source.delimiter is not None:
         return "csv"
-    if suffix in _NO_TEXT:
+    # Parts of Wikipedia's dumps end in .xml-p1p41242, with their first and last page.
+    if suffix in _NO_TEXT or suffix.startswith(".xml-p"):
         raise UserError(
             f"{path} cannot be read: a corpus takes text, HTML, PDF, CSV, TSV, JSONL and "
             "Parquet files; convert it, or leave it out, as by a glob such as 'folder/*.csv'"
@@ -310,6 +313,7 @@ def divide(files: Sequence[tuple[int, InputFile]], part_bytes: int) -> list[Part
     """
     parts: list[Part] = []
     waiting: list[Span] = []
+    waiting_bytes = 0
     spans: list[Span] = []
     for source, file in files:
         count = max(1, round(file.num_bytes / part_bytes)) if file.splittable else 1
@@ -317,14 +321,14 @@ def divide(files: Sequence[tuple[int, InputFile]], part_bytes: int) -> list[Part
         for begin, end in zip(edges, [*edges[1:], None], strict=True):
             spans.append(Span(source=source, file=file, begin=begin, end=end))
     for span in spans:
-        total = sum(each.num_bytes for each in waiting)
         # Half of the new span over the mark is as close as half of it under.
         if waiting and (
-            waiting[-1].source != span.source or total + span.num_bytes / 2 > part_bytes
+            waiting[-1].source != span.source or waiting_bytes + span.num_bytes / 2 > part_bytes
         ):
             parts.append(Part(index=len(parts), spans=tuple(waiting)))
-            waiting = []
+            waiting, waiting_bytes = [], 0
         waiting.append(span)
+        waiting_bytes += span.num_bytes
     if waiting:
         parts.append(Part(index=len(parts), spans=tuple(waiting)))
     return parts

@@ -57,6 +57,9 @@ from pipelines.versions import versions_of
 
 # Where the text lies does not matter. Its bytes or commit and its labels are in the input's name.
 _IN_THE_INPUTS: Final = {"paths", "dataset", "revision"}
+_TOO_SHORT: Final = "too few characters"  # why documents are dropped
+_MANY_SHORT: Final = 0.1  # of the documents of a source
+_READ: Final = "documents read"  # counted beside those that are dropped
 
 logger = logging.getLogger(__name__)
 
@@ -104,11 +107,16 @@ def _build(
         num_workers=context.runtime.num_workers,
         on_result=context.watch(CORPUS.name, "parts", 2 * len(parts), step="read"),
     )
-    dropped = Counter[str]()
+    read, too_short, dropped = Counter[int](), Counter[int](), Counter[str]()
     for part in parts:
         figures = work.finished(_listing(part))
         assert figures is not None, "a part that was just screened is finished"
+        source = part.spans[0].source
+        read[source] += figures["documents"]
+        too_short[source] += figures["dropped"].get(_TOO_SHORT, 0)
         dropped.update(figures["dropped"])
+    _check_rows(dropped, read.total())
+    _warn_of_short(read, too_short, settings.cleaning.min_characters)
     screened = _decide(settings, work, parts, names, dropped)
     threshold = heldout_threshold(
         (_kept_groups(work, file, settings.seed) for file in screened),
@@ -126,7 +134,6 @@ def _build(
     statistics: dict[str, Any] = {"train": {}, "heldout": {}}
     for of_shard in published:
         _add_up(statistics, of_shard)
-    _check_rows(dropped, statistics)
     check_division(statistics, settings.heldout_fraction)
     shards = [
         _shard_name(split, file.index)
@@ -155,9 +162,8 @@ class _ScreenedFile:
     is_kept: NDArray[np.bool_]
 
 
-def _check_rows(dropped: Mapping[str, int], statistics: Mapping[str, Mapping[str, Any]]) -> None:
+def _check_rows(dropped: Mapping[str, int], documents: int) -> None:
     """Raise UserError where most rows of tables had no text; warn of files and rows without."""
-    documents = sum(part["documents"] for part in statistics.values())
     for reason, count in dropped.items():
         is_of_rows = reason.startswith(WITHOUT_TEXT)
         if not is_of_rows and reason not in UNREADABLE:
@@ -170,6 +176,17 @@ def _check_rows(dropped: Mapping[str, int], statistics: Mapping[str, Mapping[str
         logger.warning("left out of the corpus: %s %s", f"{count:,}", reason)
 
 
+def _warn_of_short(read: Counter[int], too_short: Counter[int], min_characters: int) -> None:
+    """Warn of each source many of whose documents are too short, as sentences of Chinese are."""
+    for source, count in too_short.items():
+        if count and count >= _MANY_SHORT * read[source]:
+            logger.warning(
+                "left out of the corpus: %s of the %s documents of corpus.sources.%d have fewer "
+                "than %d characters; lower corpus.cleaning.min_characters to keep them",
+                f"{count:,}", f"{read[source]:,}", source, min_characters,
+            )  # fmt: skip
+
+
 def _screen(settings: CorpusSettings, work: Workspace, shard_bytes: int, part: Part) -> list[str]:
     """Write the part's documents as one file or several of `shard_bytes`; their names."""
     listing = _listing(part)
@@ -177,15 +194,15 @@ def _screen(settings: CorpusSettings, work: Workspace, shard_bytes: int, part: P
     if done is not None:
         names: list[str] = done["names"]
         return names
-    dropped = Counter[str]()
-    documents = _documents(settings, part, dropped)
+    counts = Counter[str]()
+    documents = _documents(settings, part, counts)
     has_signatures = settings.cleaning.near_duplicates
     names = []
     first = next(documents, None)
     while first is not None:
         names.append(f"{listing}-{len(names):04d}.arrow")
         first = _write_file(work, names[-1], first, documents, shard_bytes, has_signatures)
-    work.mark(listing, names=names, dropped=dropped)
+    work.mark(listing, names=names, documents=counts.pop(_READ, 0), dropped=counts)
     return names
 
 
@@ -194,14 +211,15 @@ def _listing(part: Part) -> str:
 
 
 def _documents(
-    settings: CorpusSettings, part: Part, dropped: Counter[str]
+    settings: CorpusSettings, part: Part, counts: Counter[str]
 ) -> Iterator[tuple[Document, str]]:
-    """Documents that pass, each with the hash of its content."""
+    """Documents that pass, each with the hash of its content; all that are read are counted."""
     for span in part.spans:
-        for raw in read_span(settings.sources[span.source], span, dropped):
+        for raw in read_span(settings.sources[span.source], span, counts):
+            counts[_READ] += 1
             reason = _objection(raw, settings.cleaning)
             if reason is not None:
-                dropped[reason] += 1
+                counts[reason] += 1
                 continue
             content = content_hash(raw.text)
             sentences = raw.sentences or split_sentences(raw.text)
@@ -253,7 +271,7 @@ def _objection(raw: RawDocument, cleaning: CleaningSettings) -> str | None:
     if not raw.text or raw.text.isspace():
         return "empty"
     if len(raw.text) < cleaning.min_characters:
-        return "too few characters"
+        return _TOO_SHORT
     return None
 
 

@@ -252,8 +252,9 @@ def _even_shards(
         ]
         total = sum(tokens for _, tokens, _ in files)
         count = max(1, round(total / settings.shard_tokens))
-        edges = [_place(work, files, total * number // count) for number in range(count)]
-        edges.append((len(files), 0))
+        places = [_place(work, files, total * number // count) for number in range(count)]
+        # An example longer than a shard takes the place of several.
+        edges = dict.fromkeys([*places, (len(files), 0)])
         for number, (begin, end) in enumerate(pairwise(edges)):
             rows = tuple(
                 (name, begin[1] if index == begin[0] else 0, end[1] if index == end[0] else size)

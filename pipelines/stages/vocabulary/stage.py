@@ -351,7 +351,7 @@ def _figures(tokenizer: WordPieceTokenizer) -> dict[str, Any]:
 def _heldout_figures(tokenizer: WordPieceTokenizer, corpus: Artifact) -> dict[str, Any]:
     """Tokens per word, and the shares of [UNK] and of lost words, on held-out text."""
     encoder = SentenceEncoder(tokenizer)
-    words: set[str] = set()
+    chunks: Counter[str] = Counter()
     num_words = num_tokens = num_unknown = num_bytes = 0
     for batch in read_tables(corpus, "heldout"):
         sentences = batch.column("sentences").flatten()
@@ -360,15 +360,43 @@ def _heldout_figures(tokenizer: WordPieceTokenizer, corpus: Artifact) -> dict[st
         num_tokens += ids.size
         num_unknown += int((ids == tokenizer.unk_id).sum())
         num_bytes += batch.nbytes
-        if tokenizer.normalization.strips_accents:
-            words.update(" ".join(sentences.to_pylist()).split(" "))
+        chunks.update(" ".join(sentences.to_pylist()).split(" "))
         if num_bytes > _HELDOUT_BYTES:
             break
+    merged = 0.0
+    if tokenizer.normalization.strips_accents:
+        merged = merged_share(set(chunks), tokenizer.normalization)
     return {
         "words": num_words,
         "tokens_per_word": round(num_tokens / max(1, num_words), 4),
         "unknown_share": round(num_unknown / max(1, num_tokens), 6),
-        "merged_share": round(merged_share(words, tokenizer.normalization), 6),
+        **unknown_characters(chunks, tokenizer),
+        "merged_share": round(merged, 6),
+    }
+
+
+def unknown_characters(
+    chunks: Mapping[str, int], tokenizer: WordPieceTokenizer
+) -> dict[str, float]:
+    """Shares of the characters of a text that are in words that become [UNK], and in too long ones.
+
+    A word is one [UNK] however long it is, so that a share of the tokens hides what is lost where
+    no blanks part words. `chunks` counts what is between blanks.
+    """
+    characters: Counter[str] = Counter()
+    split = _words_of(list(chunks), tokenizer.normalization)
+    for words, count in zip(split, chunks.values(), strict=True):
+        for word in words:
+            characters[word] += count * len(word)
+    encoded = tokenizer.encode_batch(list(characters))
+    unknown = long = 0
+    for (word, count), ids in zip(characters.items(), encoded, strict=True):
+        unknown += count if tokenizer.unk_id in ids else 0
+        long += count if len(word) > LONGEST_WORD else 0
+    total = max(1, characters.total())
+    return {
+        "unknown_character_share": round(unknown / total, 6),
+        "long_word_character_share": round(long / total, 6),
     }
 
 

@@ -82,6 +82,23 @@ def test_the_encoding_that_a_page_declares_is_believed(tmp_path, head, encoding)
     assert read(TextFiles(paths=(str(tmp_path),)))[0] == [said]
 
 
+@pytest.mark.parametrize(
+    ("beginning", "encoding", "text"),
+    [
+        ('<?xml version="1.0" encoding="windows-1251"?>', "cp1251", "Съешь ещё этих булок"),
+        ('<?xml version="1.0"?><meta charset="windows-1251">', "cp1251", "Съешь ещё этих булок"),
+        ('<meta charset="gb2312">', "gbk", "朱镕基与喆和囧的故事"),
+        ('<meta charset="Shift_JIS">', "cp932", "①番の話です高橋髙"),
+        ('<meta charset="x-sjis">', "cp932", "日本語の話です"),
+        ('<meta charset="euc-kr">', "cp949", "똠방각하 펲시콜라"),
+        ('<meta charset="windows-874">', "cp874", "ภาษาไทย “ไทย”"),
+    ],
+)
+def test_a_declared_encoding_is_read_as_browsers_do(tmp_path, beginning, encoding, text):
+    (tmp_path / "page.html").write_bytes(f"{beginning}<p>{text}</p>".encode(encoding))
+    assert read(TextFiles(paths=(str(tmp_path),)))[0] == [text]
+
+
 @pytest.mark.parametrize("head", ["", '<meta charset="utf-8">', '<meta charset="no-such-thing">'])
 def test_a_page_in_another_encoding_than_it_says_is_left_out_and_counted(tmp_path, head):
     page = f"<html><head>{head}</head><body><p>Größe</p></body></html>"
@@ -107,6 +124,24 @@ def test_lines_of_a_pdf_are_joined_to_paragraphs(tmp_path):
     (text,), _ = read(TextFiles(paths=(str(path),)))
     assert text == "\n".join(pages)
     assert not tally
+
+
+@pytest.mark.parametrize(
+    ("lines", "paragraphs"),
+    [
+        (
+            "日本語の文章がここから\r\n始まりまして次の行に続\r\nです。\r\n次の段落です。",
+            ["日本語の文章がここから始まりまして次の行に続です。", "次の段落です。"],
+        ),
+        ("ภาษาไทยเป็นภาษาที่\r\nมีระดับเสียงของคำ\r\nแน่นอน", ["ภาษาไทยเป็นภาษาที่มีระดับเสียงของคำแน่นอน"]),
+        (
+            "Съешь ещё этих мяг\x02\r\nких французских\r\nбулок",
+            ["Съешь ещё этих мягких французских булок"],
+        ),
+    ],
+)
+def test_lines_of_a_page_are_joined_as_their_script_asks(lines, paragraphs):
+    assert extraction.joined_lines(lines).split("\n") == paragraphs
 
 
 def test_files_that_give_nothing_are_counted(tmp_path):

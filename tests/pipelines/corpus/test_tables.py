@@ -1,6 +1,7 @@
 """Tables and data sets become documents, and files are read as their names say."""
 
 import json
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -11,7 +12,14 @@ import pytest
 
 from pipelines.errors import UserError
 from pipelines.stages.corpus.settings import HuggingFaceDataset, TextFiles
-from pipelines.stages.corpus.sources import Span, divide, inputs_fingerprint, read_span, resolve
+from pipelines.stages.corpus.sources import (
+    InputFile,
+    Span,
+    divide,
+    inputs_fingerprint,
+    read_span,
+    resolve,
+)
 
 ROWS = [
     {"text": "First, “quoted” text.", "kind": "a", "n": 1},
@@ -100,6 +108,16 @@ def test_a_label_that_holds_nothing_is_none(tmp_path):
     assert [label for label, _ in found] == ["rows", "rows"]
 
 
+def test_bytes_of_another_encoding_as_a_label_are_refused(tmp_path):
+    path = tmp_path / "rows.parquet"
+    source = TextFiles(paths=(str(path),), label_field="kind")
+    pq.write_table(pa.table({"text": ["один"], "kind": ["вид".encode()]}), path)
+    assert read(source)[0] == [("вид", "один")]
+    pq.write_table(pa.table({"text": ["один"], "kind": ["вид".encode("cp1251")]}), path)
+    with pytest.raises(UserError, match=r"a label of .*rows\.parquet is not UTF-8"):
+        read(source)
+
+
 def test_a_local_copy_of_a_hugging_face_data_set_is_read(tmp_path):
     rows = datasets.Dataset.from_list([{"text": "one", "lang": "x"}, {"text": "two", "lang": "y"}])
     rows.save_to_disk(str(tmp_path / "copy"))
@@ -141,8 +159,17 @@ def test_parts_depend_on_the_inputs_alone_and_never_mix_sources(tmp_path):
     assert inputs_fingerprint(files) != inputs_fingerprint(files[:4])
 
 
+def test_twenty_thousand_small_files_are_divided_in_seconds():
+    file = InputFile(path="/a", label="a", num_bytes=2_000, digest="0", format="text")
+    begin = time.perf_counter()
+    parts = divide([(0, file)] * 20_000, 24_000_000)
+    assert time.perf_counter() - begin < 20
+    assert [len(part.spans) for part in parts] == [12_000, 8_000]
+
+
 @pytest.mark.parametrize(
-    "name", ["a.docx", "a.PNG", "a.tar.gz", "a.json", "a.warc.gz", "a.xml.bz2"]
+    "name",
+    ["a.docx", "a.PNG", "a.tar.gz", "a.json", "a.warc.gz", "a.xml.bz2", "hiwiki-1.xml-p1p42.bz2"],
 )
 def test_what_nothing_reads_is_refused_by_its_name(tmp_path, name):
     (tmp_path / name).write_text("words that could be taken for text\n" * 9)

@@ -1,5 +1,6 @@
 """Documents of text files: the same ones however the file is divided into spans."""
 
+import re
 from collections import Counter
 from contextlib import nullcontext
 from functools import partial
@@ -75,6 +76,21 @@ def test_spans_divide_a_file_without_losing_or_repeating_a_document(
     assert [text for span in pairwise(cut) for text in texts(path, layout, span)] == whole
 
 
+def test_a_span_in_which_no_document_begins_is_not_read_to_the_end_of_the_file(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(reading, "_OVERLAP_BYTES", 16)
+    monkeypatch.setattr(reading, "_BLOCK_BYTES", 32)
+    path = tmp_path / "text.txt"
+    path.write_text("ประโยคหนึ่งประโยค\n" * 100, encoding="utf-8")
+    _, (file,) = resolve(TextFiles(paths=(str(path),), layout="blank_line"))
+    with path.open("rb") as stream:
+        stream.seek(1000 - 16)
+        span = Span(source=0, file=file, begin=1000, end=1200)
+        assert not list(reading.cut_documents(stream.read, span, re.compile(rb"\n\n")))
+        assert stream.tell() < 1200 + 3 * 32
+
+
 def test_one_sentence_a_line_is_taken_as_it_is(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("Dr. A. B. said so. Really.\nNext one.\n\nOther document.\n")
@@ -89,8 +105,14 @@ def test_hard_wrapped_lines_are_joined_where_that_is_said(tmp_path):
     assert texts(path, "file", hard_wrapped=True) == ["A line that goes on.\nNext paragraph here."]
     assert texts(path, "file") == ["A line that\ngoes on.\n\nNext paragraph\nhere."]
     # Scripts without blanks gain none.
-    path.write_text("我来到\n北京。\n\nประเทศ\nไทย\nand here\n日本\n", encoding="utf-8")
-    assert texts(path, "file", hard_wrapped=True) == ["我来到北京。\nประเทศไทย and here 日本"]
+    path.write_text(
+        "我来到\n北京。\n\nประเทศ\nไทย\nand here\n日本\n\n"
+        "မြန်မာ\nနိုင်ငံ\n\nភាសា\nខ្មែរ\n\nབོད་\nསྐད།\n\nЭто\nдом.",
+        encoding="utf-8",
+    )
+    assert texts(path, "file", hard_wrapped=True) == [
+        "我来到北京。\nประเทศไทย and here 日本\nမြန်မာနိုင်ငံ\nភាសាខ្មែរ\nབོད་སྐད།\nЭто дом."
+    ]
     with pytest.raises(ValidationError, match="with layout=line each line stands for itself"):
         TextFiles(layout="line", hard_wrapped=True)
 
@@ -133,6 +155,9 @@ def test_a_binary_file_named_txt_is_refused(tmp_path):
         (r"{\rtf1\ansi One.}", "RTF"),
         ("\n<!-- saved -->\n<html><p>One.", "HTML"),
         ('<?xml version="1.0"?>\n<p>One.</p>', "XML"),
+        ('<mediawiki xmlns="http://www.mediawiki.org/x" xml:lang="hi">\n<page>', "XML"),
+        ('\n<TEI\n xml:id="a" xmlns="http://www.tei-c.org/ns/1.0">', "XML"),
+        ('<html xmlns="http://www.w3.org/1999/xhtml"><p>One.', "HTML"),
         ("From: a@b.example\nReceived: by x;\n\tMonday\nMIME-Version: 1.0\n\nOne.", "e-mail"),
         ('{\n "cells": [\n {"source": "One."}]}', "JSON"),
         ('{"text": "One."}\n{"text": "Two."}\n', "JSON"),
@@ -144,6 +169,7 @@ def test_a_binary_file_named_txt_is_refused(tmp_path):
         ("-- MySQL dump 10.13\nINSERT INTO a", "a dump of a database"),
         ("From: here to there\n\n{{Infobox}} <html> in HTML: see MIME-Version: 1.0", None),
         ("[a] one {b} two", None),
+        ("<b>Один</b> xmlns= два", None),
     ],
 )
 def test_what_is_no_plain_text_by_its_content_is_refused(tmp_path, content, kind):
@@ -188,6 +214,14 @@ def test_a_named_encoding_is_read_and_utf16_by_its_mark(
     assert "\n".join(found).split("\n") == lines
 
 
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
+@pytest.mark.parametrize(("mark", "is_divided"), [("", True), ("\ufeff", False)])
+def test_a_file_with_a_byte_order_mark_is_read_by_one_task(tmp_path, name, mark, is_divided):
+    (tmp_path / name).write_text(f"{mark}यह पहला वाक्य है।\n", encoding="utf-8")
+    _, (file,) = resolve(TextFiles(paths=(str(tmp_path / name),), layout="line"))
+    assert file.splittable == is_divided
+
+
 def test_bytes_of_another_encoding_are_refused_with_their_line(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("хорошо и ещё раз хорошо", encoding="utf-8")
@@ -196,6 +230,14 @@ def test_bytes_of_another_encoding_are_refused_with_their_line(tmp_path):
     path.write_bytes(b"One.\nTwo.\n" + "нет, это не так.".encode("cp1251"))
     with pytest.raises(UserError, match=r"line 3 of .*a\.txt is not UTF-8 .* setting `encoding`"):
         documents(path, "file")
+    for encoding, half, named in (
+        ("utf-8-sig", b"\xd0", "line 2 of .*a.txt is not UTF-8"),
+        ("utf-16", b"A", "a.txt is not UTF-16"),
+        ("cp932", b"\x93", "line 2 of .*a.txt is not CP932"),
+    ):
+        path.write_bytes("Добрый\nдень".encode(encoding) + half)
+        with pytest.raises(UserError, match=rf"{named} \(byte 0x{half.hex()}\)"):
+            documents(path, "file", encoding="cp932" if encoding == "cp932" else "utf-8")
     with pytest.raises(ValidationError, match="no encoding is called 'klingon'"):
         TextFiles(encoding="klingon")
 
