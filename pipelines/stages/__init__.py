@@ -27,7 +27,7 @@ def _tokens(statistics: Statistics) -> str:
     if unknown >= _MUCH_UNKNOWN:
         size += f", [UNK] stands for {unknown:.1%} of the characters of held-out text"
         if heldout["long_word_character_share"] > unknown / 2:
-            size += ", mostly in words of more than 100 characters: part words by blanks"
+            size += ", mostly in words of more than 100 characters: separate words by blanks"
         elif statistics.get("characters_left_out"):
             size += ": raise max_characters"
     merged = heldout.get("merged_share")

@@ -76,7 +76,7 @@ def test_the_report_tells_how_many_words_lose_what_tells_them_apart():
         assert merged_share(set(), normalization) == 0
     told = VOCABULARY.headline({"size": 8_192, "heldout": {"merged_share": 0.4}})
     assert told == "8,192 tokens; strip_accents merges 40.0% of the different words"
-    too_long = ", mostly in words of more than 100 characters: part words by blanks"
+    too_long = ", mostly in words of more than 100 characters: separate words by blanks"
     for left_out, long_words, remedy in (
         (856, 0.01, ": raise max_characters"), (856, 0.06, too_long), (0, 0, ""),
     ):  # fmt: skip
