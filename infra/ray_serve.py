@@ -23,14 +23,13 @@ def build(arguments: dict[str, str]) -> Application:
         import torch
 
         from bert_core.inference.tables import answer_table
-        from flows.cli.options import asked_model, model_address
+        from flows.cli.options import asked_model
         from pipelines.predict import server
         from pipelines.registry.package import opened
 
         torch.set_num_threads(cpus)
         with asked_model(model, Path(home) if home else None) as (folder, called):
             loaded = opened(folder)
-        called = model_address(called)
         server.warm_up(loaded, server.question_for(loaded[0], called), "float32")
         batcher = server.Batcher(partial(answer_table, *loaded), most_waiting=64)
         Thread(target=batcher.run, daemon=True).start()

@@ -191,9 +191,10 @@ def asked_confidence(min_confidence: float, min_precision: float) -> tuple[float
 def asked_model(
     model: str | None, home: Path | None, kind: str = ANY_TASK
 ) -> Iterator[tuple[Path, str]]:
-    """The folder and the name/version of `--model`, or of the newest champion of `kind`.
+    """The folder and the address of `--model`, or of the newest champion of `kind`.
 
-    Its address is printed on standard error. Raises UserError if there is no such model.
+    The address, models:/name/version or a folder, is printed on standard error. Raises UserError if
+    there is no such model.
     """
     # What is missing is reported before torch is imported.
     if model is None:
@@ -212,4 +213,4 @@ def asked_model(
     reference = versioned(tracker, reference)
     say(f"model: {reference}")
     with located(tracker, reference) as folder:
-        yield folder, reference.removeprefix(REGISTERED)
+        yield folder, reference

@@ -23,7 +23,7 @@ from flows.cli.options import (
 from flows.environment import home_folder, prepare_flows
 from flows.stopping import install_stop_handlers
 from pipelines.errors import UserError, redacted
-from pipelines.registry.find import ANY_TASK, is_folder
+from pipelines.registry.find import ANY_TASK, REGISTERED, is_folder
 from pipelines.settings import expanded
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def predict(
         from pipelines.registry.package import Confidence, opened
 
         opened_model = opened(folder, Confidence(*confidence))
-    question = question_for(opened_model[0], called)
+    question = question_for(opened_model[0], called.removeprefix(REGISTERED))
     if table is not None:
         asked = asked_of(table, question, text_column, second_text_column)
     else:
@@ -202,7 +202,7 @@ def from_here(path: str) -> str:
     if "://" in path or Path(path).is_absolute():
         return path
     folder = Path.cwd()
-    if path.startswith("~"):
+    if path.startswith("~") and not Path(path).exists():
         home, _, path = path.partition("/")
         folder = expanded(Path(home))
     is_pattern = glob.has_magic(path) and not (folder / path).exists()
@@ -274,7 +274,7 @@ def fill_mask(
         from pipelines.predict.answers import fill
         from pipelines.registry.package import opened
 
-        gaps = fill(opened(folder), called, text, top_k=top)
+        gaps = fill(opened(folder), called.removeprefix(REGISTERED), text, top_k=top)
     if as_json:
         print(json.dumps([[asdict(candidate) for candidate in gap] for gap in gaps]))
         return
@@ -328,7 +328,7 @@ def serve(
         if host not in ("127.0.0.1", "::1", "localhost"):
             say(f"anybody who reaches {host} may ask: there is no password and no encryption")
         answer_requests(
-            opened(folder, Confidence(*confidence)), model_address(called), bound, queue,
+            opened(folder, Confidence(*confidence)), called, bound, queue,
             ready=lambda: say(f"{address} answers; Ctrl-C ends it"), precision=precision,
         )  # fmt: skip
 

@@ -97,7 +97,7 @@ def evaluate_file(
         report["slices"] = [each._asdict() for each in slices_of(score, values)]
     if num_suspects:
         # Not the groups that were read, which are the values of the slices where there are any.
-        groups = joined_groups([Grouped(task.group(item), item) for item in rows], task)
+        groups = joined_groups([Grouped(task.group(item), item) for item in rows])
         places = [each.place for each in grouped]
         report |= _suspects(items, groups, places, finetuned, store, num_suspects)
     return figures, report

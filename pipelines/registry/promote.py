@@ -103,8 +103,9 @@ def move_alias(tracker: Tracker, promotion: Promotion) -> Promotion:
         holder = number_of(version_with_alias(client, name, alias))
         if holder not in (promotion.previous_version, promotion.version):
             raise OvertakenError(
-                f"{name}@{alias} is version {holder} now, and was {promotion.previous_version} "
-                f"when this was decided; look at `bertsmith models {name}`, then ask again"
+                f"{name}@{alias} is {_called(holder)} now, and was "
+                f"{_called(promotion.previous_version)} when this was decided; look at "
+                f"`bertsmith models {name}`, then ask again"
             )
         undone = rolled_back_tag(version, alias)
         if undone in client.get_registered_model(name).tags and not promotion.is_rollback:
@@ -113,6 +114,10 @@ def move_alias(tracker: Tracker, promotion: Promotion) -> Promotion:
             client.delete_registered_model_tag(name, undone)
         _move(client, promotion)
     return promotion
+
+
+def _called(number: int | None) -> str:
+    return "no version" if number is None else f"version {number}"
 
 
 def _move(client: MlflowClient, promotion: Promotion) -> None:

@@ -65,7 +65,7 @@ def confidence_report(probable: Probable) -> dict[str, Any]:
     """`reliability`: a row a bin; `precision`: from which probability on how many are answered."""
     confidences, is_right = _answers(probable.probabilities, probable.classes)
     order = np.argsort(-confidences, kind="stable")
-    ranked, num_right = confidences[order], np.cumsum(is_right[order])
+    ranked, num_right = confidences[order], np.cumsum(is_right[order], dtype=np.int64)
     return {
         "items": len(is_right),
         "reliability": _reliability(confidences, is_right),

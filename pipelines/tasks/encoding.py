@@ -216,6 +216,7 @@ class Sequences:
     encoded: EncodedTexts
     labels: np.ndarray | Sequence[np.ndarray]
     per_example: int = 1
+    left_out: str = ""  # which items are no examples, and why
 
     def __len__(self) -> int:
         return len(self.encoded.sequences) // self.per_example

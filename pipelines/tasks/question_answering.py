@@ -6,7 +6,6 @@ articles and extra white space, and the best one counts. An answer to a question
 right where it is empty.
 """
 
-import logging
 import re
 import string
 from collections import Counter
@@ -46,8 +45,6 @@ from pipelines.train.ranks import sum_over_ranks
 _ARTICLES = re.compile(r"\b(a|an|the)\b", re.UNICODE)
 _PUNCTUATION = frozenset(string.punctuation)  # ASCII's alone, as published
 _SENTENCE = re.compile(r"\S.*?(?:[.!?](?=\s)|(?=\n)|\Z)", re.DOTALL)
-
-logger = logging.getLogger(__name__)
 
 
 class SpanScore(NamedTuple):
@@ -143,8 +140,8 @@ class QuestionAnswering(TaskFamily):
     def examples(self, items: Items, tokenizer: WordPieceTokenizer, reading: Reading) -> Sequences:
         """The windows that hold the whole answer of their question, or none of it.
 
-        Questions with an answer that no window holds whole are left out, with a warning: the other
-        windows would teach that they have none.
+        Questions with an answer that no window holds whole are left out: the other windows would
+        teach that they have none.
         """
         read = read_questions(items, tokenizer, reading)
         every = [
@@ -159,15 +156,12 @@ class QuestionAnswering(TaskFamily):
             for number, item in enumerate(items.rows)
             if item["answers"] and number not in answered
         }
-        if left_out:
-            message = (
-                f"{len(left_out):,} of {len(items.rows):,} questions have an answer that is longer "
-                f"than a window of {reading.max_tokens} tokens, or that the tokenizer leaves "
-                "nothing of"
-            )
-            if len(left_out) == len(items.rows):
-                raise UserError(f"{message}; raise finetuning.max_tokens, or give shorter answers")
-            logger.warning("%s: they are left out", message)
+        message = (
+            f"{len(left_out):,} of {len(items.rows):,} questions have an answer that is longer "
+            f"than a window of {reading.max_tokens} tokens, or that the tokenizer leaves nothing of"
+        )
+        if len(left_out) == len(items.rows):
+            raise UserError(f"{message}; raise finetuning.max_tokens, or give shorter answers")
         kept = [
             place
             for place, (number, span) in enumerate(zip(read.questions, every, strict=True))
@@ -179,7 +173,11 @@ class QuestionAnswering(TaskFamily):
             segment_b_start=[read.encoded.segment_b_start[place] for place in kept],
             num_truncated=read.encoded.num_truncated,
         )
-        return Sequences(encoded=encoded, labels=np.array(spans, np.int64).reshape(-1, 2))
+        return Sequences(
+            encoded=encoded,
+            labels=np.array(spans, np.int64).reshape(-1, 2),
+            left_out=f"{message}: they are not learned" if left_out else "",
+        )
 
     @torch.inference_mode()
     def answers(

@@ -39,9 +39,9 @@ def spans_in(text: str, values: Any, offsets: Offsets | None) -> list[Span]:
         start, end, label, expected = _read(value)
         if first and expected is None and first.start() < end:
             raise BadItemError(
-                "say the text of a span behind an emoji or the like, unless dataset.source.offsets "
-                "says what places count: characters, where it is one, or utf16 as in browsers, "
-                "where it is two", f"{value!r:.80} behind {first.group()!r}"
+                "give the text of each span after an emoji or the like, or set "
+                "dataset.source.offsets to characters (an emoji counts 1) or utf16 (it counts 2, "
+                "as in browsers)", f"{value!r:.80} after {first.group()!r}"
             )  # fmt: skip
         if places is not None:
             start, end = places.get(start, -1), places.get(end, -1)

@@ -134,27 +134,31 @@ def test_a_group_is_never_divided(tmp_path: Path, context: StageContext) -> None
     assert read_train_groups(build_dataset(DatasetSettings(source=source), None, context)) is None
 
 
-@pytest.mark.parametrize("copies", [3, 1])
-def test_groups_with_a_text_in_common_are_one(
-    copies: int, tmp_path: Path, context: StageContext
+def test_a_text_of_several_groups_is_not_held_out_where_it_is_learned(
+    tmp_path: Path, context: StageContext, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "a.csv"
-    # Every author writes alone, but the texts are of `copies` authors each; and all write "ok".
-    lines = [f"Text {n // copies},{'ab'[n // copies % 2]},author {n}" for n in range(300)]
-    if copies == 1:
-        lines += [f"ok,a,author {n}" for n in range(0, 300, 2)]
-    path.write_text("\n".join(["text,label,author", *lines]))
+    texts = [f"Text {n},{'ab'[n % 2]},author {n // 3}" for n in range(300)]
+    greetings = [f"ok,a,author {n}" for n in range(100)]  # of every author
+    path.write_text("\n".join(["text,label,author", *texts, *greetings]))
     source = LabelledFile(path=str(path), group_column="author", heldout_fraction=0.2)
     dataset = build_dataset(DatasetSettings(source=source), None, context)
     assert dataset.statistics["heldout_also_in_train"] == 0
     heldout = [item["text"] for item in read_items(dataset, "heldout").rows]
-    # Half of all items belong together by "ok": more than a share to hold out is trained on.
-    assert "ok" not in heldout and 10 < len(heldout) < 100
+    assert "ok" not in heldout and 30 < len(heldout) < 100
+    assert "held-out items are left out: their texts are trained on" in caplog.text
     learned, validated = validation_parts(
         read_items(dataset, "train"), FAMILY, 30, 0, read_train_groups(dataset)
     )
     texts = [{item["text"] for item in part.rows} for part in (learned, validated)]
     assert texts[1] and not texts[0] & texts[1]
+    # Where nearly every text is of several authors, little would be left.
+    lines = [f"Text {n // 3},{'ab'[n // 3 % 2]},author {n}" for n in range(300)]
+    path.write_text("\n".join(["text,label,author", *lines]))
+    with pytest.raises(
+        UserError, match=r"items to hold out have texts that .*; leave group_column"
+    ):
+        build_dataset(DatasetSettings(source=source), None, context)
 
 
 @pytest.mark.parametrize(

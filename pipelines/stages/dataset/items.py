@@ -3,8 +3,8 @@
 import hashlib
 import logging
 import re
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from io import BufferedIOBase
 from itertools import islice
 from pathlib import Path
@@ -207,19 +207,13 @@ def divided(
 ) -> tuple[list[Grouped], list[Grouped]]:
     """The items to train on, and those held out: by their group, so that none is on both sides.
 
-    A class that would be held out alone is trained on: its first group moves. So are groups that
-    equal texts join to more than the share that is held out.
+    A class that would be held out alone is trained on: its first group moves. Of groups that a
+    column names, held-out items with a text of the other part are left out, with a warning: to join
+    all groups that say "ok" would leave nothing to hold out. Raises UserError where most are.
     """
-    groups = joined_groups(items, family)
+    groups = joined_groups(items)
     draws = _draws(groups, seed, "split")
-    sizes, joined = Counter(groups), defaultdict[str, set[str]](set)
-    for each, group in zip(items, groups, strict=True):
-        joined[group].add(folded(each.group))
-    most = heldout_fraction * len(items)
-    is_heldout = [
-        bool(draw < heldout_fraction) and (sizes[group] <= most or len(joined[group]) == 1)
-        for draw, group in zip(draws, groups, strict=True)
-    ]
+    is_heldout: list[bool] = (draws < heldout_fraction).tolist()
     known = family.classes_of([
         each.item for each, held_out in zip(items, is_heldout, strict=True) if not held_out
     ])  # fmt: skip
@@ -232,7 +226,26 @@ def divided(
     parts: tuple[list[Grouped], list[Grouped]] = ([], [])
     for each, held_out in zip(items, is_heldout, strict=True):
         parts[int(held_out)].append(each)
-    return parts
+    train, heldout = parts
+    texts = _texts_of((each.item for each in train), family)
+    others = [each for each in heldout if folded(family.group(each.item)) not in texts]
+    num_left_out = len(heldout) - len(others)
+    if num_left_out > len(others):
+        raise UserError(
+            f"{num_left_out:,} of {len(heldout):,} items to hold out have texts that are trained "
+            "on in another group; leave group_column out: equal texts stay together then"
+        )
+    if num_left_out:
+        logger.warning(
+            "%s of %s held-out items are left out: their texts are trained on in another group",
+            f"{num_left_out:,}", f"{len(heldout):,}",
+        )  # fmt: skip
+    return train, others
+
+
+def _texts_of(items: Iterable[Item], family: TaskFamily) -> set[str]:
+    """What the items are about, without what case and white space tell apart."""
+    return {folded(family.group(item)) for item in items}
 
 
 def _draws(groups: Sequence[str], seed: int, stream: str) -> np.ndarray:
@@ -253,8 +266,7 @@ def validation_parts(
     if not count:
         return items, Items([], items.labels)
     names = map(family.group, items.rows) if numbers is None else map(str, numbers)
-    named = [Grouped(*each) for each in zip(names, items.rows, strict=True)]
-    groups = joined_groups(named, family)
+    groups = joined_groups([Grouped(*each) for each in zip(names, items.rows, strict=True)])
     sizes, total, most = Counter(groups), 0, min(2 * count, len(groups) / 2)
     ordered, validated_groups = sorted(sizes), set[str]()
     for place in np.argsort(_draws(ordered, seed, "validation"), kind="stable"):
@@ -263,30 +275,35 @@ def validation_parts(
             validated_groups.add(group)
             total += sizes[group]
     pairs = list(zip(items.rows, groups, strict=True))
+    texts = _texts_of((item for item, group in pairs if group not in validated_groups), family)
     known = family.classes_of([item for item, group in pairs if group not in validated_groups])
     for item, group in pairs:
         if group in validated_groups and family.classes_of([item]) - known:
             validated_groups.remove(group)
             known |= family.classes_of([item])
-    return (
-        Items([item for item, group in pairs if group not in validated_groups], items.labels),
-        Items([item for item, group in pairs if group in validated_groups], items.labels),
-    )
+    # A text of several groups that a column names is learned wherever it stands.
+    are_validated = [
+        group in validated_groups and folded(family.group(item)) not in texts
+        for item, group in pairs
+    ]
+    parts: tuple[list[Item], list[Item]] = ([], [])
+    for item, is_validated in zip(items.rows, are_validated, strict=True):
+        parts[int(is_validated)].append(item)
+    return Items(parts[0], items.labels), Items(parts[1], items.labels)
 
 
 def num_in_train(parts: Parts, family: TaskFamily) -> int:
     """How many held-out items belong to what is trained on, as `divided` groups them."""
     every = [Grouped(family.group(item), item) for part in parts.both for item in part]
-    groups = joined_groups(every, family)
+    groups = joined_groups(every)
     trained = set(groups[: len(parts.train)])
     return sum(group in trained for group in groups[len(parts.train) :])
 
 
-def joined_groups(items: Sequence[Grouped], family: TaskFamily) -> list[str]:
+def joined_groups(items: Sequence[Grouped]) -> list[str]:
     """What each item belongs to: texts that differ in case and blanks alone are one.
 
-    So are the groups that have such a text in common, or a pair of the same two texts in either
-    order.
+    So are the groups of pairs of the same two texts, in either order.
     """
     joined: dict[str, str] = {}  # a group, and an earlier one that it belongs to
 
@@ -296,14 +313,11 @@ def joined_groups(items: Sequence[Grouped], family: TaskFamily) -> list[str]:
         return group
 
     groups = [folded(each.group) for each in items]
-    first_groups: dict[tuple[str, ...], str] = {}  # of a text, or of both texts of a pair
+    of_pair: dict[tuple[str, ...], str] = {}
     for each, group in zip(items, groups, strict=True):
-        item = each.item
-        contents: list[tuple[str, ...]] = [(folded(family.group(item)),)]
-        if item.get("second_text"):
-            contents.append(tuple(sorted((folded(item["text"]), folded(item["second_text"])))))
-        for content in contents:
-            ours, theirs = first_of(group), first_of(first_groups.setdefault(content, group))
+        if each.item.get("second_text"):
+            pair = tuple(sorted((folded(each.item["text"]), folded(each.item["second_text"]))))
+            ours, theirs = first_of(group), first_of(of_pair.setdefault(pair, group))
             if ours != theirs:
                 joined[ours] = theirs
     return [first_of(group) for group in groups]

@@ -131,7 +131,7 @@ def _write(
         "score": family.score,
         "labels": list(train.labels),
         "items": {"train": len(train.rows), "heldout": len(heldout.rows)},
-        # 0 where the split was made here, by groups that equal texts join.
+        # 0 where the split was made here; one's own parts may share some.
         "heldout_also_in_train": num_in_train(parts, family),
         "dropped": dict(dropped),
         "duplicates": sum(

@@ -17,7 +17,7 @@ from bert_core.training.state import load_encoder_into
 from bert_core.training.temperature import best_temperature, divide_logits, losses_by_temperature
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.errors import UserError
-from pipelines.stage import StageContext
+from pipelines.stage import StageContext, send_note
 from pipelines.stages import FINETUNING
 from pipelines.stages.dataset.items import validation_parts
 from pipelines.stages.dataset.stage import family_of, figures_of, read_items, read_train_groups
@@ -73,6 +73,8 @@ def train_task_model(
         ):
             tokenizer = WordPieceTokenizer.from_directory(encoder.local_folder())
             final = result["final"]
+            if final["left_out"]:
+                send_note(context.observe, FINETUNING.name, f"finetuning: {final['left_out']}")
             publish_model(draft, checkpoint, tokenizer, result, final["temperature"])
         statistics = {
             **figures_of(Answers(*final["answers"]), dataset),
@@ -194,6 +196,7 @@ class Finetuning(Training):
         answers = self._family.answers(model, self._tokenizer, self._items, whole)
         return {
             "answers": (answers.values, answers.num_truncated),
+            "left_out": getattr(self._train, "left_out", ""),
             "num_parameters": count_parameters(model),
             "validation_items": self._num_validated,
             "temperature": temperature,
