@@ -155,7 +155,7 @@ def run(
 
     Example: bertsmith run --corpus 'texts/*.txt' --labels reviews.csv --label-column stars
     """
-    from pipelines.recipes.files import read_recipe
+    from pipelines.recipes.files import preset_names, read_recipe
     from pipelines.recipes.recipe import Until
 
     if until not in get_args(Until):
@@ -177,6 +177,17 @@ def run(
         "registration.classifier_name": name,
         "registration.encoder_name": None if name is None else f"{name}-encoder",
     }
+    rate = "pretraining.learning_rate"
+    is_of_new_encoders = recipe != "continue" and recipe in preset_names()
+    if (
+        continues
+        and is_of_new_encoders
+        and not any(each.startswith(rate) for each in overrides or ())
+    ):
+        raise UserError(
+            f"{recipe} pretrains new encoders, at a rate at which {encoder} would forget what it "
+            f"knows; leave {recipe} out (--task names a task), or set {rate}"
+        )
     if recipe is None and encoder is not None:
         recipe = "continue" if continues else "own-encoder"
     whole = read_recipe(

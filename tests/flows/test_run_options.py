@@ -56,6 +56,12 @@ def test_the_preset_follows_from_what_is_given(
         assert recipe.finetuning.encoder == (None if continues else "theirs")
 
 
+def test_a_preset_of_new_encoders_continues_one_at_a_rate_that_is_set(shown: Shown) -> None:
+    given = ("--encoder", "theirs", "--corpus", "a.txt", "--labels", "a.conll")
+    recipe = shown("tagging", *given, "--set", "pretraining.learning_rate=auto")
+    assert recipe.pretraining.encoder == "theirs"
+
+
 def test_options_reach_the_recipe_and_set_has_the_last_word(shown: Shown, tmp_path: Path) -> None:
     recipe = shown(
         "demo", "--corpus", "some texts/*.txt", "--corpus", "\U0001f4da/é.txt",
@@ -117,6 +123,10 @@ def test_a_task_is_named_with_either_stroke_and_shown_with_one(name: str, shown:
         (["--heldout", "x.csv"], "--heldout require --labels"),
         (["--quiet", "--verbose"], "--quiet and --verbose contradict each other"),
         (["--until", "training"], "--until training is not one of corpus, "),
+        (
+            ["tagging", "--encoder", "theirs", "--corpus", "a.txt"],
+            "leave tagging out (--task names",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_refused(
