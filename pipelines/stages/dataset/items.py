@@ -275,12 +275,12 @@ def validation_parts(
             validated_groups.add(group)
             total += sizes[group]
     pairs = list(zip(items.rows, groups, strict=True))
-    texts = _texts_of((item for item, group in pairs if group not in validated_groups), family)
     known = family.classes_of([item for item, group in pairs if group not in validated_groups])
     for item, group in pairs:
         if group in validated_groups and family.classes_of([item]) - known:
             validated_groups.remove(group)
             known |= family.classes_of([item])
+    texts = _texts_of((item for item, group in pairs if group not in validated_groups), family)
     # A text of several groups that a column names is learned wherever it stands.
     are_validated = [
         group in validated_groups and folded(family.group(item)) not in texts
