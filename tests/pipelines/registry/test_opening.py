@@ -77,7 +77,7 @@ def test_no_folder_is_opened_in_place_of_the_version_that_a_command_resolves(
 ) -> None:
     with asked_model(asked, None, "encoder") as (folder, called):
         assert folder.is_relative_to(tmp_path / "files")
-    assert called == "encoder/1"
+    assert called == "models:/encoder/1"
 
 
 def test_no_folder_is_exported_evaluated_or_asked_in_place_of_a_version(

@@ -284,7 +284,7 @@ def test_what_a_span_behind_an_emoji_counts_is_said_or_refused(
         path.write_text(json.dumps({"text": "no", "spans": []}) + "\n" + json.dumps(row) + "\n")
         with pytest.raises(
             UserError,
-            match=r"unless dataset.source.offsets .*characters.*utf16.*in line 2; correct",
+            match=r"set dataset.source.offsets to characters .*or utf16 .*in line 2; correct",
         ):
             read_labelled(str(path), family("tagging"), LabelledFile(path=str(path)))
         source = LabelledFile.model_validate({"path": str(path), "offsets": offsets})
