@@ -62,7 +62,7 @@ class UserError(ValueError):
 
 
 class DivergedError(UserError):
-    """A training run that skipped too many steps: with other values it may do well."""
+    """Too many skipped steps of a training run: with other values it may do well."""
 
 
 @contextmanager

@@ -45,6 +45,6 @@ def test_the_text_of_many_pairs_is_encoded_once(monkeypatch):
         tokenizer, "encode_batch", lambda texts: encoded.extend(texts) or encode_batch(texts)
     )
     pairs = [(first, second) for first in ("a b", "b a") for second in "aba"]
-    found = encode_texts(tokenizer, pairs, 16).sequences
+    sequences = encode_texts(tokenizer, pairs, 16).sequences
     assert encoded == ["a b", "b a", *"abaaba"]
-    assert found == [encode_texts(tokenizer, [pair], 16).sequences[0] for pair in pairs]
+    assert sequences == [encode_texts(tokenizer, [pair], 16).sequences[0] for pair in pairs]

@@ -196,7 +196,7 @@ class Finetuning(Training):
         answers = self._family.answers(model, self._tokenizer, self._items, whole)
         return {
             "answers": (answers.values, answers.num_truncated),
-            "left_out": getattr(self._train, "left_out", ""),
+            "left_out": self._train.left_out if isinstance(self._train, Sequences) else "",
             "num_parameters": count_parameters(model),
             "validation_items": self._num_validated,
             "temperature": temperature,

@@ -19,6 +19,7 @@ from pipelines.stages.finetuning import training
 from pipelines.stages.finetuning.settings import FinetuningSettings, split_of
 from pipelines.store import Artifact, ArtifactStore
 from pipelines.tasks import Items, family
+from pipelines.tasks.sentence_embedding import Pairs
 from pipelines.train.imported import existing_encoder
 from tests.pipelines.tasks.letters import TOKENS
 
@@ -89,7 +90,8 @@ def _one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_one_rank")
 def test_training_stops_by_numbers_on_the_scale_that_it_learns(tmp_path: Path) -> None:
     work, dataset = finetuning(tmp_path, NUMBERS * 2)
-    learned, measured = work._train.labels, work._evaluated.labels  # type: ignore[attr-defined]
+    assert isinstance(work._train, Pairs) and isinstance(work._evaluated, Pairs)
+    learned, measured = work._train.labels, work._evaluated.labels
     assert (len(learned), len(measured)) == (9, 3)
     assert (learned.min(), learned.max()) == (0, 1)
     together = np.sort(np.concatenate([learned, measured])) * 5
