@@ -165,7 +165,7 @@ def _print_figures(
     figures: dict[str, Any], report: dict[str, Any], slice_column: str | None
 ) -> None:
     """Tables for people: figures, classes, slices; then what to know about the items."""
-    from pipelines.stages.figures import HEADER, aligned, task_rows
+    from pipelines.stages.figures import HEADER, aligned, style_of, task_rows
     from pipelines.tasks.calibration import alone_rows, calibration_rows
 
     rows = task_rows({**figures, "score": report["score"]}, figures) + calibration_rows(figures)
@@ -187,14 +187,15 @@ def _print_figures(
                 line += [f"{row['answered']:,}", right]
         tables.append(aligned(header, lines))
     if slices := report.get("slices"):
-        score = report["score"].removeprefix("eval/").replace("_", " ")
+        score = report["score"].removeprefix("eval/")
+        style = style_of(score, figures[report["score"]])
         tables.append(
             aligned(
-                (slice_column or "", score, "95% interval", "items"),
+                (slice_column or "", score.replace("_", " "), "95% interval", "items"),
                 [
                     (
-                        row["value"] or "(none)", f"{row['score']:.1%}",
-                        f"{row['low']:.1%} to {row['high']:.1%}", f"{row['items']:,}",
+                        row["value"] or "(none)", f"{row['score']:{style}}",
+                        f"{row['low']:{style}} to {row['high']:{style}}", f"{row['items']:,}",
                     )
                     for row in slices
                 ],

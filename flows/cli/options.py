@@ -11,7 +11,7 @@ import typer
 
 from flows.environment import home_folder, set_defaults
 from pipelines.errors import UserError, redacted
-from pipelines.registry.find import ANY_TASK, REGISTERED, is_folder, newest_of
+from pipelines.registry.find import ANY_TASK, is_folder, newest_of
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -172,12 +172,6 @@ def newest_at(home: Path | None, kind: str) -> str:
             "name a model with --model"
         )
     return newest
-
-
-def model_address(called: str) -> str:
-    """How messages name a model: models:/name/version, or its folder."""
-    is_address = called.startswith(REGISTERED) or is_folder(called)
-    return called if is_address else f"{REGISTERED}{called}"
 
 
 def asked_confidence(min_confidence: float, min_precision: float) -> tuple[float, float]:

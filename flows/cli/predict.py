@@ -16,7 +16,6 @@ from flows.cli.options import (
     asked_confidence,
     asked_model,
     explained,
-    model_address,
     newest_at,
     say,
 )
@@ -164,7 +163,7 @@ def _predict_batch(
         )
     if model is None:
         model = newest_at(home, ANY_TASK)
-        say(f"model: {model_address(model)}")
+        say(f"model: {model}")
     install_stop_handlers()
     wait_for_api = prepare_flows(home_folder(home))
     from flows.predict import BatchPredictionRecipe, predict
@@ -202,9 +201,9 @@ def from_here(path: str) -> str:
     if "://" in path or Path(path).is_absolute():
         return path
     folder = Path.cwd()
-    if path.startswith("~") and not Path(path).exists():
-        home, _, path = path.partition("/")
-        folder = expanded(Path(home))
+    home, _, rest = path.partition("/")
+    if home.startswith("~") and not glob.has_magic(home) and not Path(path).exists():
+        folder, path = expanded(Path(home)), rest
     is_pattern = glob.has_magic(path) and not (folder / path).exists()
     return f"{glob.escape(str(folder)) if is_pattern else folder}/{path}"
 

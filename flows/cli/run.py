@@ -178,7 +178,11 @@ def run(
         "registration.encoder_name": None if name is None else f"{name}-encoder",
     }
     rate = "pretraining.learning_rate"
-    is_of_new_encoders = recipe != "continue" and recipe in preset_names()
+    is_of_new_encoders = (
+        recipe is not None
+        and recipe != "continue"
+        and (recipe in preset_names() or recipe.replace("_", "-") in preset_names())
+    )
     if (
         continues
         and is_of_new_encoders

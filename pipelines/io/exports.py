@@ -79,7 +79,7 @@ def label_studio_tasks(
         return
     all_fields, all_controls = (dict.fromkeys(chain(*side)) for side in zip(*tasks, strict=True))
     check_column(text_field, [*all_fields], path, "text_column")
-    if control:
+    if control and all_controls:  # none where no text has a span
         check_column(control, [*all_controls], path, "label_column")
     for fields, spans in tasks:
         every = spans.get(control, []) if control else [*chain(*spans.values())]

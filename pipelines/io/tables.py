@@ -205,8 +205,8 @@ def _delimited_rows(path: str, settings: TableSettings) -> Iterator[Any]:
                     yield columns
                 else:
                     columns = [cell.strip() for cell in cells]
-                    if len(columns) == 1:
-                        _check_delimiter(columns[0], f"line {line:,} of {path}")
+                    if len(columns) == 1 and not settings.delimiter:
+                        _check_delimiter(columns[0], delimiter, f"line {line:,} of {path}")
                     if columns.count("") > 1:  # of a spreadsheet, behind the last one with values
                         unnamed = [place for place, name in enumerate(columns) if not name]
                     yield [name for place, name in enumerate(columns) if place not in unnamed]
@@ -241,16 +241,17 @@ def _delimited_rows(path: str, settings: TableSettings) -> Iterator[Any]:
                 )
 
 
-def _check_delimiter(name: str, place: str) -> None:
+def _check_delimiter(name: str, delimiter: str, place: str) -> None:
     """Raise UserError where the only column's name is a row of names, parted by something else."""
-    other = next((each for each in _DELIMITERS if each in name), None)
+    other = next((each for each in _DELIMITERS if each != delimiter and each in name), None)
     if other is not None:
+        in_yaml = "'\"\\t\"'" if other == "\t" else f"'\"{other}\"'"
         typed = "$'\\t'" if other == "\t" else f"'{other}'"
         raise UserError(
             f"{place} names one column, {name[:200]!r}; if {typed} parts columns, set `delimiter` "
-            f"(of labels --set dataset.source.delimiter={typed}, of a corpus --set "
-            f"corpus.sources.0.delimiter={typed}, predict: --delimiter {typed}), otherwise rename "
-            "the column"
+            f"(of labels --set dataset.source.delimiter={in_yaml}, of a corpus --set "
+            f"corpus.sources.0.delimiter={in_yaml}, predict: --delimiter {typed}), otherwise "
+            "rename the column"
         )
 
 

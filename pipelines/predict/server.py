@@ -119,14 +119,18 @@ class Batcher:
 def num_characters(asked: Table) -> int:
     """Of all texts: how much work a request is, known before anything is encoded.
 
-    A text beside a list is read with each of its texts.
+    A text beside choices is read with each of them.
     """
-    total = 0
-    for row in zip(*asked.values(), strict=True):
-        lists = [cell for cell in row if isinstance(cell, list)]
-        num_single = sum(len(cell) for cell in row if isinstance(cell, str))
-        total += num_single * max(1, sum(map(len, lists)))
-        total += sum(len(text) for texts in lists for text in texts)
+    total = sum(
+        len(text)
+        for cells in asked.values()
+        for cell in cells
+        if cell is not None
+        for text in ([cell] if isinstance(cell, str) else cell)
+    )
+    if asked.keys() == {"text", "choices"}:
+        for text, choices in zip(asked["text"], asked["choices"], strict=True):
+            total += len(text or "") * max(0, len(choices or ()) - 1)
     return total
 
 
@@ -246,7 +250,7 @@ def asked_of_body(body: bytes, question: Question) -> Table:
     if num_read > MOST_CHARACTERS:
         raise HTTPException(
             413,
-            "a text is read with each text of its list, together at most "
+            "a text is read with each of its choices, together at most "
             f"{MOST_CHARACTERS:,} characters, found {num_read:,}; shorten it, or ask about fewer "
             "at once",
         )

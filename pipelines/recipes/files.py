@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from difflib import get_close_matches
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -141,15 +142,22 @@ def _apply_override(values: dict[str, Any], override: str) -> None:
         value = yaml.load(text, _Loader)
     except (yaml.YAMLError, ValueError):  # a day that is in no month is a ValueError
         raise UserError(f"the value of the override {override!r} is not valid YAML") from None
-    section = values
-    for key in keys[:-1]:
-        section = section.setdefault(key, {})
-        if not isinstance(section, dict):
+    section: Any = values
+    for key, following in pairwise(keys):
+        section = section[int(key)] if isinstance(section, list) else section.setdefault(key, {})
+        is_list = isinstance(section, list)
+        if is_list and not (following.isdecimal() and int(following) < len(section)):
+            raise UserError(
+                f"the override {override!r} names no entry of {key!r}, which has {len(section)}: "
+                "the first is 0"
+            )
+        if not is_list and not isinstance(section, dict):
             raise UserError(
                 f"the override {override!r} goes below {key!r}, which is a single value; "
                 "give the whole value instead"
             )
-    section[keys[-1]] = value
+    last = keys[-1]
+    section[int(last) if isinstance(section, list) else last] = value
 
 
 # Pydantic's sentences begin with the type of the value, and some end in how it was parsed.

@@ -175,7 +175,8 @@ def _export_onnx(model: Model, tokenizer: WordPieceTokenizer, target: Path) -> s
 
     def write(draft: Path) -> None:
         write_onnx_folder(draft, model, tokenizer)
-        texts = encode_texts(tokenizer, PROBES, model.config.max_position_embeddings)
+        written = WordPieceTokenizer.from_directory(draft)  # the tokenizer that the folder has
+        texts = encode_texts(written, PROBES, model.config.max_position_embeddings)
         difference, magnitude = OnnxModel(draft / MODEL_FILE, model).compare(
             tokens for _, tokens in texts.batches(BATCH_TOKENS)
         )

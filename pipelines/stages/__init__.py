@@ -48,7 +48,7 @@ CORPUS = Stage(
     name="corpus",
     title="corpus",
     kind="corpus",
-    version=5,
+    version=6,
     headline=lambda statistics: f"{statistics['train']['documents']:,} training documents",
 )
 VOCABULARY = Stage(
@@ -68,9 +68,9 @@ PRETRAINING = Stage(
     version=5,
     headline=lambda statistics: f"{statistics['num_parameters']:,} parameters",
 )
-DATASET = Stage(name="dataset", title="dataset", kind="dataset", version=9, headline=_items)
+DATASET = Stage(name="dataset", title="dataset", kind="dataset", version=10, headline=_items)
 FINETUNING = Stage(
-    name="finetuning", title="fine-tuning", kind="finetuned", version=8, headline=_score
+    name="finetuning", title="fine-tuning", kind="finetuned", version=9, headline=_score
 )
 EVALUATION = Stage(
     name="evaluation", title="evaluation", kind="evaluation", version=8, headline=_score

@@ -45,8 +45,7 @@ def task_rows(
     names = [name for name in statistics if name.startswith("eval/")]
     for name in sorted(names, key=lambda name: name != score):
         metric = name.removeprefix("eval/")
-        is_share = not metric.endswith("error") and abs(statistics[name]) <= 1
-        style = ".1%" if is_share else ".4g"  # a task of one's own may count anything
+        style = style_of(metric, statistics[name])
         baselines = beside(compared, metric)
         if from_random is not None:
             # Of several the mean is compared with the mean.
@@ -60,6 +59,11 @@ def task_rows(
         others = ", ".join(f"{key} {baselines[key]:{style}}" for key in baselines)
         rows.append((metric.replace("_", " "), shown, others))
     return rows
+
+
+def style_of(metric: str, value: float) -> str:
+    """How a score is written: a share in percent; a task of one's own may count anything."""
+    return ".4g" if metric.endswith("error") or abs(value) > 1 else ".1%"
 
 
 def beside(statistics: Mapping[str, Any], metric: str) -> dict[str, float]:

@@ -108,6 +108,10 @@ class TaskFamily(Protocol):
         text: str = item["text"]
         return text
 
+    def content(self, item: Item) -> str:
+        """All that a model reads of an item: an answer to what was trained on is from memory."""
+        return "\n".join(filter(None, (self.group(item), item.get("second_text"))))
+
     def labels(self, train: Sequence[Item], heldout: Sequence[Item]) -> tuple[str, ...]:
         """The classes, in order; raises UserError where nothing can be learned or measured."""
 

@@ -64,6 +64,9 @@ class Choices(TaskFamily):
             )
         return {"text": record["text"], "choices": choices, "answer": int(label)}
 
+    def content(self, item: Item) -> str:
+        return "\n".join([item["text"], *item["choices"]])
+
     def labels(self, train: Sequence[Item], heldout: Sequence[Item]) -> tuple[str, ...]:
         """No classes; raises UserError where questions have different numbers of choices."""
         numbers = Counter(len(item["choices"]) for item in (*train, *heldout))

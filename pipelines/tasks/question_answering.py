@@ -160,8 +160,6 @@ class QuestionAnswering(TaskFamily):
             f"{len(left_out):,} of {len(items.rows):,} questions have an answer that is longer "
             f"than a window of {reading.max_tokens} tokens, or that the tokenizer leaves nothing of"
         )
-        if len(left_out) == len(items.rows):
-            raise UserError(f"{message}; raise finetuning.max_tokens, or give shorter answers")
         kept = [
             place
             for place, (number, span) in enumerate(zip(read.questions, every, strict=True))

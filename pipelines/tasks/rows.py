@@ -169,6 +169,9 @@ class RowTask(TaskFamily):
         """Rows whose first column is the same stay together."""
         return str(item[next(iter(self.model.takes))])
 
+    def content(self, item: Item) -> str:
+        return json.dumps([item[name] for name in self.model.takes])
+
     def labels(self, train: Sequence[Item], heldout: Sequence[Item]) -> tuple[str, ...]:
         """No classes; raises UserError where there is no row to learn from."""
         if not train:

@@ -62,6 +62,15 @@ def test_a_preset_of_new_encoders_continues_one_at_a_rate_that_is_set(shown: Sho
     assert recipe.pretraining.encoder == "theirs"
 
 
+def test_a_setting_of_one_source_is_named_by_its_number(shown: Shown) -> None:
+    recipe = shown(
+        "--corpus", "a.csv", "--set", "corpus.sources.0.encoding=cp1252",
+        "--set", 'corpus.sources.0.delimiter="|"',
+    )  # fmt: skip
+    (source,) = recipe.corpus.sources
+    assert (source.encoding, source.delimiter) == ("cp1252", "|")
+
+
 def test_options_reach_the_recipe_and_set_has_the_last_word(shown: Shown, tmp_path: Path) -> None:
     recipe = shown(
         "demo", "--corpus", "some texts/*.txt", "--corpus", "\U0001f4da/é.txt",
@@ -126,6 +135,14 @@ def test_a_task_is_named_with_either_stroke_and_shown_with_one(name: str, shown:
         (
             ["tagging", "--encoder", "theirs", "--corpus", "a.txt"],
             "leave tagging out (--task names",
+        ),
+        (
+            ["question_answering", "--encoder", "theirs", "--corpus", "a.txt"],
+            "leave question_answering out (--task names",
+        ),
+        (
+            ["--corpus", "a.txt", "--set", "corpus.sources.1.encoding=cp1252"],
+            "names no entry of 'sources', which has 1: the first is 0",
         ),
     ],
 )

@@ -156,9 +156,29 @@ def test_a_text_of_several_groups_is_not_held_out_where_it_is_learned(
     lines = [f"Text {n // 3},{'ab'[n // 3 % 2]},author {n}" for n in range(300)]
     path.write_text("\n".join(["text,label,author", *lines]))
     with pytest.raises(
-        UserError, match=r"items to hold out have texts that .*; leave group_column"
+        UserError, match=r"items to hold out have texts that .* or leave group_column"
     ):
         build_dataset(DatasetSettings(source=source), None, context)
+
+
+def test_a_question_that_many_groups_ask_is_held_out_with_their_own_second_text(
+    tmp_path: Path, context: StageContext
+) -> None:
+    path = tmp_path / "a.csv"
+    lines = [
+        f"{aspect},review {number},{'ab'[(number + place) % 2]},{number}"
+        for number in range(100)
+        for place, aspect in enumerate(("service", "food", "price"))
+    ]
+    path.write_text("\n".join(["text,second_text,label,review", *lines]))
+    source = LabelledFile(path=str(path), group_column="review", heldout_fraction=0.2)
+    dataset = build_dataset(DatasetSettings(source=source), None, context)
+    train, heldout = (read_items(dataset, split) for split in ("train", "heldout"))
+    assert len(heldout.rows) % 3 == 0 and len(train.rows) + len(heldout.rows) == 300
+    learned, validated = validation_parts(train, FAMILY, 30, 0, read_train_groups(dataset))
+    assert len(validated.rows) >= 30 and len(learned.rows) + len(validated.rows) == len(train.rows)
+    reviews = [{item["second_text"] for item in part.rows} for part in (learned, validated)]
+    assert not reviews[0] & reviews[1]
 
 
 @pytest.mark.parametrize(

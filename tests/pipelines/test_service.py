@@ -191,6 +191,9 @@ def test_a_long_text_with_many_choices_is_refused() -> None:
     assert num_characters(asked_of_body(body(dataframe_records=rows[:1]), question)) == 4_100_041
     with pytest.raises(HTTPException, match=r"at most 4,194,304 characters, found 4,200,042; sho"):
         asked_of_body(body(dataframe_records=rows[1:]), question)
+    # A list beside a text is not always choices.
+    tagged = {"text": ["a" * 2000], "tags": [["b"] * 3000]}
+    assert num_characters(tagged) == 5000
     # A text that words replace is not read at all.
     words = [{"text": "a" * 100_000, "words": ["b"] * 42}, {"text": "c", "words": None}]
     asked = asked_of_body(body(dataframe_records=words), TAGS)

@@ -235,6 +235,8 @@ def test_only_what_was_written_is_a_pattern(
     assert expand("*.txt") == expand(".") == own
     assert all(expand(from_here(each)) == own for each in ("*.txt", "own.txt", "."))
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "~draft.txt").write_text("a text")
+    assert expand(from_here("~*.txt")) == [str(tmp_path / "~draft.txt")]
     monkeypatch.setenv("HOME", str(tmp_path / "[project]"))
     assert all(expand(from_here(each)) == own for each in ("~/*.txt", "~/own.txt", "~"))
     assert expand(str(tmp_path / "data[1].txt")) == [str(tmp_path / "data[1].txt")]
@@ -260,3 +262,14 @@ def test_a_header_that_another_delimiter_parts_is_refused_with_the_setting(tmp_p
     path.write_text(f"{name}\nfine{name[4]}good\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"line 1 of .* names one column, .* set `delimiter`"):
         open_table(str(path))
+    own = "\t" if path.suffix == ".tsv" else ","
+    table = open_table(str(path), TableSettings(delimiter=own))
+    assert list(table.columns) == [name]
+
+
+def test_one_column_whose_name_has_the_file_s_own_delimiter_is_no_row_of_names(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text('"Review, as written"\ngood\n')
+    table = open_table(str(path))
+    assert list(table.columns) == ["Review, as written"]
+    assert [row.values for row in table.rows] == [{"Review, as written": "good"}]

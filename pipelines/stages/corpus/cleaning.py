@@ -20,11 +20,13 @@ _PARAGRAPH_SEPARATOR: Final = "\u2029"  # where it is, blingfire always ends a s
 # the strokes of Tibetan.
 SENTENCE_TERMINATORS: Final = "։۔।॥။።፧፨។៕᠃᠉᱾᱿꯫꘎꘏꛳꛷꣎꣏།༎"
 _SENTENCE_END: Final = re.compile(rf"([{SENTENCE_TERMINATORS}][\"'”’»)\]]*) +")
+# In haste no blank is typed behind a danda, and nothing but a letter of the next sentence follows.
+_DANDA_WITHOUT_BLANK: Final = re.compile(r"([।॥])(?=[^\W\d_])")
 # '"Really?" he asked.' is one sentence.
 _QUOTE_GOES_ON: Final = re.compile("([?!…][\"'”’»])\n(?=[a-z])")
 # blingfire ends a Chinese or Japanese sentence before its closing quotes and brackets. After other
 # stops ” and ’ may begin a sentence: in Finnish and Swedish they open a quotation.
-_STRAY_CLOSING: Final = re.compile("(?<=[。！？])\n([”’」』》）】]+) ?")
+_STRAY_CLOSING: Final = re.compile("(?<=[。！？｡])\n([”’」』》〉）】〕］｝｣]+) ?")
 
 # Thai, Lao, Tibetan, Burmese; Khmer; Chinese and Japanese.
 _NO_BLANKS: Final = "\u0e00-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef"
@@ -69,7 +71,8 @@ def split_sentences(text: str) -> list[str]:
     if text.isascii():
         sentences = blingfire.text_to_sentences(text.replace("\n", _PARAGRAPH_SEPARATOR))
     else:
-        marked = _SENTENCE_END.sub(rf"\1{_PARAGRAPH_SEPARATOR}", text)
+        marked = _DANDA_WITHOUT_BLANK.sub(rf"\1{_PARAGRAPH_SEPARATOR}", text)
+        marked = _SENTENCE_END.sub(rf"\1{_PARAGRAPH_SEPARATOR}", marked)
         sentences = blingfire.text_to_sentences(marked.replace("\n", _PARAGRAPH_SEPARATOR))
         sentences = _STRAY_CLOSING.sub(r"\1\n", sentences)
     sentences = _QUOTE_GOES_ON.sub(r"\1 ", sentences)

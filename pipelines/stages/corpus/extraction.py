@@ -30,13 +30,23 @@ _NO_PROSE: Final = ("nav", "header", "footer", "aside", "pre", "button", "select
 _CHARSET: Final = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
 _XML_ENCODING: Final = re.compile(rb"\s*<\?xml[^>]{0,200}encoding\s*=\s*[\"']([\w.:-]+)")
 _DECLARED_IN_BYTES: Final = 4096
-# What browsers read under a name: the larger encoding that pages under it are written in.
+# What browsers read under an encoding's name, as Python calls it: the larger encoding that pages
+# under it are written in.
 _READ_AS: Final = {
-    **dict.fromkeys(("iso-8859-1", "latin-1", "latin1", "us-ascii", "ascii"), "cp1252"),
-    **dict.fromkeys(("gb2312", "gbk", "x-gbk"), "gb18030"),
-    **dict.fromkeys(("shift_jis", "shift-jis", "x-sjis"), "cp932"),
-    **dict.fromkeys(("euc-kr", "ks_c_5601-1987"), "cp949"),
-    **dict.fromkeys(("windows-874", "tis-620", "iso-8859-11"), "cp874"),
+    **dict.fromkeys(("iso8859-1", "ascii"), "cp1252"),
+    "iso8859-9": "cp1254",
+    **dict.fromkeys(("gb2312", "gbk"), "gb18030"),
+    "shift_jis": "cp932",
+    "euc_kr": "cp949",
+    **dict.fromkeys(("tis-620", "iso8859-11"), "cp874"),
+}
+# Labels of the WHATWG's encoding standard that Python does not know.
+_OTHER_LABELS: Final = {
+    "iso88591": "cp1252",
+    **dict.fromkeys(("x-gbk", "gb_2312", "gb_2312-80", "csgb2312"), "gb18030"),
+    **dict.fromkeys(("x-sjis", "windows-31j"), "cp932"),
+    **dict.fromkeys(("ks_c_5601-1987", "ks_c_5601-1989"), "cp949"),
+    "windows-874": "cp874",
 }
 _HYPHEN: Final = "\x02"  # what PDFium leaves where a word was broken at a line's end
 _LINE_ENDS: Final = re.compile(f"(?<={_HYPHEN})|[\r\n]+")
@@ -95,7 +105,8 @@ def _decoded(data: bytes) -> str:
     name = declared.group(1).decode().lower() if declared else "utf-8"
     if name.startswith(("utf-16", "utf-32")) or data.startswith(codecs.BOM_UTF8):
         name = "utf-8"
-    return data.decode(_READ_AS.get(name, name)).removeprefix("\ufeff")
+    encoding = codecs.lookup(_OTHER_LABELS.get(name, name)).name
+    return data.decode(_READ_AS.get(encoding, encoding)).removeprefix("\ufeff")
 
 
 def _texts_of_pdf(data: bytes, by_page: bool, dropped: Counter[str]) -> list[str]:

@@ -208,8 +208,9 @@ def divided(
     """The items to train on, and those held out: by their group, so that none is on both sides.
 
     A class that would be held out alone is trained on: its first group moves. Of groups that a
-    column names, held-out items with a text of the other part are left out, with a warning: to join
-    all groups that say "ok" would leave nothing to hold out. Raises UserError where most are.
+    column names, held-out items with all texts of one of the other part are left out, with a
+    warning: to join all groups that say "ok" would leave nothing to hold out. Raises UserError
+    where most are.
     """
     groups = joined_groups(items)
     draws = _draws(groups, seed, "split")
@@ -227,13 +228,14 @@ def divided(
     for each, held_out in zip(items, is_heldout, strict=True):
         parts[int(held_out)].append(each)
     train, heldout = parts
-    texts = _texts_of((each.item for each in train), family)
-    others = [each for each in heldout if folded(family.group(each.item)) not in texts]
+    known_content = _content_of((each.item for each in train), family)
+    others = [each for each in heldout if folded(family.content(each.item)) not in known_content]
     num_left_out = len(heldout) - len(others)
     if num_left_out > len(others):
         raise UserError(
             f"{num_left_out:,} of {len(heldout):,} items to hold out have texts that are trained "
-            "on in another group; leave group_column out: equal texts stay together then"
+            "on in another group; correct the groups, or leave group_column out: equal texts stay "
+            "together then"
         )
     if num_left_out:
         logger.warning(
@@ -243,9 +245,9 @@ def divided(
     return train, others
 
 
-def _texts_of(items: Iterable[Item], family: TaskFamily) -> set[str]:
-    """What the items are about, without what case and white space tell apart."""
-    return {folded(family.group(item)) for item in items}
+def _content_of(items: Iterable[Item], family: TaskFamily) -> set[str]:
+    """What a model reads of the items, without what case and white space tell apart."""
+    return {folded(family.content(item)) for item in items}
 
 
 def _draws(groups: Sequence[str], seed: int, stream: str) -> np.ndarray:
@@ -280,10 +282,10 @@ def validation_parts(
         if group in validated_groups and family.classes_of([item]) - known:
             validated_groups.remove(group)
             known |= family.classes_of([item])
-    texts = _texts_of((item for item, group in pairs if group not in validated_groups), family)
+    learned = _content_of((item for item, group in pairs if group not in validated_groups), family)
     # A text of several groups that a column names is learned wherever it stands.
     are_validated = [
-        group in validated_groups and folded(family.group(item)) not in texts
+        group in validated_groups and folded(family.content(item)) not in learned
         for item, group in pairs
     ]
     parts: tuple[list[Item], list[Item]] = ([], [])

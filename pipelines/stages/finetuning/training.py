@@ -144,6 +144,15 @@ class Finetuning(Training):
         # Windows of long texts are examples of their own.
         self._train = self._family.examples(learned, self._tokenizer, self._reading)
         self._evaluated = self._family.examples(evaluated, self._tokenizer, self._reading)
+        for part, examples in {
+            "training": self._train,
+            "held-out or validation": self._evaluated,
+        }.items():
+            if isinstance(examples, Sequences) and not examples.encoded.sequences:
+                raise UserError(
+                    f"no {part} item can be used: {examples.left_out}; raise "
+                    "finetuning.max_tokens, or give shorter answers"
+                )
         assert settings.num_epochs != "auto", "the stage resolves it before it trains"
         passes = len(self._train) * settings.num_epochs
         self.settings = settings

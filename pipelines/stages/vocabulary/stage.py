@@ -262,6 +262,10 @@ def _taken_over(reference: str, context: StageContext) -> Artifact:
             return vocabulary
     elif reference.strip() and Path(reference).is_dir():
         return import_vocabulary(reference, context)
+    elif reference.endswith(".json") and Path(reference).is_file():
+        raise UserError(
+            f"vocabulary.tokenizer={reference} is one file of a tokenizer; name its folder"
+        )
     elif Path(reference).is_file():
         raise UserError(
             f"{reference} does not say whether it is uncased; type `bertsmith import {reference} "

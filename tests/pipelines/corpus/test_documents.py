@@ -69,6 +69,8 @@ def test_a_page_s_text_without_menus_scripts_and_code(tmp_path):
         ("", "utf-16"),
         ('<meta charset="utf-8">', "utf-8"),
         ("<meta charset=iso-8859-1>", "cp1252"),
+        ("<meta charset=ISO_8859-1>", "cp1252"),
+        ("<meta charset=iso-8859-9>", "cp1254"),
         ('<meta http-equiv="Content-Type" content="text/html; charset=windows-1251">', "cp1251"),
         # A byte order mark outweighs what a page declares, and one in UTF-16 cannot declare it.
         ('<meta charset="iso-8859-1">', "utf-8-sig"),
@@ -90,6 +92,8 @@ def test_the_encoding_that_a_page_declares_is_believed(tmp_path, head, encoding)
         ('<meta charset="gb2312">', "gbk", "朱镕基与喆和囧的故事"),
         ('<meta charset="Shift_JIS">', "cp932", "①番の話です高橋髙"),
         ('<meta charset="x-sjis">', "cp932", "日本語の話です"),
+        ('<meta charset="windows-31j">', "cp932", "①番の話です高橋髙"),
+        ('<meta charset="sjis">', "cp932", "①番の話です高橋髙"),
         ('<meta charset="euc-kr">', "cp949", "똠방각하 펲시콜라"),
         ('<meta charset="windows-874">', "cp874", "ภาษาไทย “ไทย”"),
     ],

@@ -234,6 +234,15 @@ def test_fields_of_label_studio_are_those_that_the_settings_name(
             read_labelled(str(path), family("tagging"), other)
 
 
+def test_a_label_studio_export_without_any_span_has_no_tags(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps([{"data": {"text": "Ada"}, "annotations": [{"result": []}]}]))
+    for settings in ({}, {"label_column": "ner"}):
+        source = LabelledFile.model_validate({"path": str(path), "offsets": "utf16", **settings})
+        (item,) = read_labelled(str(path), family("tagging"), source)
+        assert item.item["tags"] == ["O"]
+
+
 def test_labels_of_json_min_have_the_name_of_their_control(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text(json.dumps([{"text": "Ada", "ner": [{"start": 0, "end": 3, "labels": ["X"]}]}]))
