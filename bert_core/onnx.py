@@ -186,7 +186,9 @@ def write_onnx_folder(draft: Path, model: Model, tokenizer: WordPieceTokenizer) 
     if how.lowercase:  # whose accents stay, unless the tokenizer removes them itself
         rules = replace(rules, lowercase=True, strip_accents=rules.strips_accents)
     WordPieceTokenizer(tokenizer.tokens, rules).save(
-        draft, max_tokens=how.max_tokens or model.config.max_position_embeddings
+        draft,
+        max_tokens=how.max_tokens or model.config.max_position_embeddings,
+        fills_masks=model.head_name == "pretraining",
     )
 
 

@@ -165,17 +165,20 @@ class WordPieceTokenizer:
             ),
         )
 
-    def save(self, directory: str | Path, *, max_tokens: int = 512) -> None:
+    def save(
+        self, directory: str | Path, *, max_tokens: int = 512, fills_masks: bool = True
+    ) -> None:
         """Write `vocab.txt`, `tokenizer.json` and what else `AutoTokenizer` needs.
 
-        `max_tokens` is where `AutoTokenizer` cuts texts: what the model can read.
+        `max_tokens` is where `AutoTokenizer` cuts texts: what the model can read. Without
+        `fills_masks` it reads "[MASK]" in a text as six characters, as this class does.
         """
         folder = Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
-        for name, content in self.files(max_tokens=max_tokens).items():
+        for name, content in self.files(max_tokens=max_tokens, fills_masks=fills_masks).items():
             (folder / name).write_text(content, encoding="utf-8", newline="\n")
 
-    def files(self, *, max_tokens: int = 512) -> dict[str, str]:
+    def files(self, *, max_tokens: int = 512, fills_masks: bool = True) -> dict[str, str]:
         """The files that `save` writes, by name; equal tokenizers give equal texts."""
         # transformers rebuilds a BertTokenizer's rules without NFC; the other class reads all
         # rules from tokenizer.json.
@@ -188,6 +191,8 @@ class WordPieceTokenizer:
             "model_max_length": max_tokens,
             **_ROLES,
         }
+        if not fills_masks:
+            settings["split_special_tokens"] = True
         if by_file:
             settings["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
         return {

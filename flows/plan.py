@@ -1,13 +1,13 @@
 """What a run of a recipe would reuse and build, and why, without building anything."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, cast
 
 from flows.chain import ENCODER, build_chain
 from flows.progress import duration
 from pipelines.errors import UserError
-from pipelines.recipes.files import differences, flattened
+from pipelines.recipes.files import flattened
 from pipelines.recipes.recipe import Recipe, Until
 from pipelines.registry.find import REGISTERED
 from pipelines.stage import Stage, StageContext, has_registry, open_tracker
@@ -18,6 +18,7 @@ from pipelines.store.store import Specification
 from pipelines.tracking.tracker import Tracker
 
 _MOST_SHOWN: Final = 3  # settings that differ
+_OF_SEARCH: Final = ("tried", "num_seeds")
 
 
 class PlannedStage(NamedTuple):
@@ -115,9 +116,19 @@ def _reasons(specification: Specification, newest: Artifact) -> Iterator[str]:
     manifest = newest.manifest
     if manifest.version != specification.version:
         yield f"format {specification.version} in place of {manifest.version}"
-    changed = differences(specification.settings, manifest.settings)
-    known = dict(flattened(manifest.settings))
-    shown = [f"{path}: {value}, was {known.get(path, 'none')}" for path, value in changed.items()]
+    settings = dict(_single_values(specification.settings))
+    known = dict(_single_values(manifest.settings))
+    is_search, was_search = "tried" in specification.settings, "tried" in manifest.settings
+    if is_search and not was_search:
+        yield "the best of several training runs in place of one"
+        settings = {key: value for key, value in settings.items() if not key.startswith(_OF_SEARCH)}
+    elif was_search and not is_search:
+        yield "one training run in place of the best of several"
+    shown = [
+        f"{path}: {_shown(value)}, was {_shown(known.get(path))}"
+        for path, value in settings.items()
+        if _shown(value) != _shown(known.get(path))
+    ]
     yield from shown[:_MOST_SHOWN]
     if len(shown) > _MOST_SHOWN:
         yield f"{len(shown) - _MOST_SHOWN} more settings"
@@ -125,4 +136,17 @@ def _reasons(specification: Specification, newest: Artifact) -> Iterator[str]:
         name for name, value in specification.inputs.items() if manifest.inputs.get(name) != value
     ]
     if other:
-        yield f"another {', '.join(other)}"
+        yield f"changed: {', '.join(other)}"
+
+
+def _single_values(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """(dotted path, value) of every single value, those of listed sections with their numbers."""
+    for path, value in flattened(settings):
+        if isinstance(value, list) and any(isinstance(each, Mapping) for each in value):
+            yield from _single_values({f"{path}.{n}": each for n, each in enumerate(value)})
+        else:
+            yield path, value
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is None or value == "" else str(value)

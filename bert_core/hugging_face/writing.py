@@ -69,7 +69,11 @@ def export_model(
         save_file(copies, draft / "model.safetensors", metadata={"format": "pt"})
         write_json(draft / "config.json", their_config(model, architecture, tokenizer))
         if tokenizer is not None:
-            tokenizer.save(draft, max_tokens=model.config.max_position_embeddings)
+            tokenizer.save(
+                draft,
+                max_tokens=model.config.max_position_embeddings,
+                fills_masks=model.head_name == "pretraining" and not is_bare,
+            )
         if embedding is not None:
             dense = cast(TextModel, model).head_layer() if over_mean else None
             width, length = model.config.hidden_size, model.config.max_position_embeddings
@@ -105,6 +109,8 @@ def their_config(
         config["problem_type"] = PROBLEMS[model.head_name]
     if model.head_name == "regression":
         labels = ["LABEL_0"]
+        # sentence-transformers' cross-encoders take one number through a sigmoid otherwise.
+        config["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity"}
     elif labels is None and "num_labels" in model.head_settings():
         labels = [f"LABEL_{index}" for index in range(model.head_settings()["num_labels"])]
     if labels is not None:

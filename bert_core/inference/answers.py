@@ -338,16 +338,16 @@ def sequences_of(windows: Sequence[WordWindow]) -> EncodedTexts:
 
 
 def _words(tokenizer: WordPieceTokenizer, text: str) -> list[_Word]:
-    """The words of a text that have tokens."""
-    ids, spans = tokenizer.encode_with_offsets(text)
-    words, token = [], 0
-    for begin, end in places_of_words(text):
-        first = token
-        while token < len(ids) and spans[token][0] < end:
-            token += 1
-        if token > first:
-            words.append(_Word(text[begin:end], begin, end, ids[first:token]))
-    return words
+    """The words of a text that have tokens; each is encoded by itself, as in training."""
+    places = places_of_words(text)
+    words = [text[begin:end] for begin, end in places]
+    return [
+        _Word(word, begin, end, ids)
+        for word, (begin, end), ids in zip(
+            words, places, tokenizer.encode_batch(words), strict=True
+        )
+        if ids
+    ]
 
 
 def _given_words(tokenizer: WordPieceTokenizer, words: list[str]) -> list[_Word]:

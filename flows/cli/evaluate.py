@@ -111,6 +111,8 @@ def evaluate(
     """
     if Path(labels).is_dir() and not split:
         raise UserError(f"{labels} is a dataset: name the split to evaluate with --split")
+    if split and not Path(labels).is_dir():
+        raise UserError(f"--split is for a dataset's folder, and {labels} is none; leave it out")
     options = labelled_source(labels, None, text_column, second_text_column, label_column) or {}
     for override in overrides or ():
         section, _, key = override.partition("=")[0].rpartition(".")

@@ -16,6 +16,7 @@ from flows.cli.options import (
     Store,
     context_of,
     explained,
+    in_full,
     named,
     registry_of,
     runtime_of,
@@ -184,7 +185,10 @@ def _promote(name: str, source: str, alias: str, because: str, home: Path | None
 
 def import_folder(
     path: Annotated[
-        str, typer.Argument(help="A folder with a BERT or a tokenizer, or a vocab.txt.")
+        str,
+        typer.Argument(
+            help="A folder with a BERT or a tokenizer, or a vocab.txt.", callback=in_full
+        ),
     ],
     name: Annotated[
         str | None, typer.Option(help="Also register the model under this name.")
@@ -242,7 +246,10 @@ def import_folder(
 
 
 def export_version(
-    model: Annotated[str, typer.Argument(help="name, name@alias, name/version or a folder.")],
+    model: Annotated[
+        str,
+        typer.Argument(help="name, name@alias, name/version or a folder.", callback=in_full),
+    ],
     to: Annotated[Path | None, typer.Option(help="New folder to write.")] = None,
     pooling: Annotated[
         str | None,

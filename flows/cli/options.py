@@ -12,6 +12,7 @@ import typer
 from flows.environment import home_folder, set_defaults
 from pipelines.errors import UserError, redacted
 from pipelines.registry.find import ANY_TASK, is_folder, newest_of
+from pipelines.settings import expanded
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
     from pipelines.settings import RuntimeSettings
     from pipelines.stage import Progress, StageContext
     from pipelines.tracking.tracker import Tracker
+
+
+def in_full(path: str | None) -> str | None:
+    """A path with a leading `~` put in full: no shell does it within quotes and behind a `=`."""
+    return str(expanded(Path(path))) if path and path.partition("/")[0] == "~" else path
+
 
 Home = Annotated[
     Path | None,
@@ -63,6 +70,7 @@ Model = Annotated[
         help="name, name@alias, name/version, a fingerprint of the store or a folder, ours or a "
         "published BERT. [default: the newest champion of its kind]",
         show_default=False,
+        callback=in_full,
     ),
 ]
 

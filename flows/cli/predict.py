@@ -16,6 +16,7 @@ from flows.cli.options import (
     asked_confidence,
     asked_model,
     explained,
+    in_full,
     newest_at,
     say,
 )
@@ -125,6 +126,8 @@ def predict(
         raise UserError("--to is for --batch; the answers of --file are printed (--json)")
     if file is None and (text_column or second_text_column):
         raise UserError("--text-column and --second-text-column name columns of --file or --batch")
+    if file is None and reading != TableSettings():
+        raise UserError("--encoding and --delimiter say how --file or --batch is read")
     if texts and file is not None:
         raise UserError("give either texts or --file")
     # A mistake in what is asked ends here, before torch is imported.
@@ -291,6 +294,7 @@ def serve(
             help="name, name@alias, name/version, a fingerprint of the store or a folder. "
             "[default: the newest champion of any task]",
             show_default=False,
+            callback=in_full,
         ),
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 5001,

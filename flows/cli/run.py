@@ -19,6 +19,7 @@ from flows.cli.options import (
     Store,
     Task,
     TextColumn,
+    in_full,
 )
 from flows.environment import home_folder, prepare_flows, set_defaults
 from flows.stopping import install_stop_handlers
@@ -34,6 +35,7 @@ def run(
             help="A preset (see `bertsmith recipes`) or a YAML file. [default: demo; own-text "
             "with --corpus, own-encoder with --encoder, continue with both]",
             show_default=False,
+            callback=in_full,
         ),
     ] = None,
     overrides: Overrides = None,
@@ -77,6 +79,7 @@ def run(
             help="Your labelled items to fine-tune on: CSV, TSV, JSONL or Parquet; for --task "
             "tagging also CoNLL's columns, for question-answering SQuAD's JSON. A folder: a "
             "Hugging Face dataset.",
+            callback=in_full,
         ),
     ] = None,
     heldout: Annotated[
@@ -85,6 +88,7 @@ def run(
             metavar="FILE",
             help="Items to evaluate on; the name of a split if --labels is a dataset's folder. "
             "[default: a share of --labels]",
+            callback=in_full,
         ),
     ] = None,
     task: Task = None,
@@ -98,6 +102,7 @@ def run(
             help="Start from this encoder: a folder (ours or a published BERT), "
             "models:/name@alias, or a fingerprint of the store. With --corpus or --until "
             "pretraining it is pretrained further; otherwise nothing is pretrained.",
+            callback=in_full,
         ),
     ] = None,
     name: Annotated[
@@ -277,6 +282,8 @@ def labelled_source(
                 "--labels; for other sources set them in the recipe's dataset.source"
             )
         return None
+    if not labels.strip():
+        raise UserError("--labels is empty; name a file of labelled items")
     if Path(labels).is_dir():
         source = {"kind": "hugging_face", "dataset": labels, "heldout_split": heldout}
     else:

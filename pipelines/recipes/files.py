@@ -141,7 +141,10 @@ def _apply_override(values: dict[str, Any], override: str) -> None:
     try:
         value = yaml.load(text, _Loader)
     except (yaml.YAMLError, ValueError):  # a day that is in no month is a ValueError
-        raise UserError(f"the value of the override {override!r} is not valid YAML") from None
+        raise UserError(
+            f"the value of the override {override!r} is not valid YAML; write a sign in quotes, "
+            "as in '=\",\"'"
+        ) from None
     section: Any = values
     for key, following in pairwise(keys):
         section = section[int(key)] if isinstance(section, list) else section.setdefault(key, {})
@@ -206,8 +209,16 @@ def _sentence(path: str, faults: list[Any], subject: str, settings: Iterable[str
     fault = faults[0]
     if fault["type"] == "extra_forbidden":
         plain = re.sub(r"\.\d+", "", path)
+        section, _, name = path.rpartition(".")
+        if plain in settings:  # of another kind
+            return (
+                f"{subject}: {section} is of a kind without {name!r}; set {section}.kind to "
+                "another one (see `bertsmith run --show-recipe`)"
+            )
         near = nearest(plain, settings, cutoff=0.9, most=1) or nearest(plain, settings, cutoff=0.65)
         return f"{subject} has no setting {path!r}{near or '; see `bertsmith run --show-recipe`'}"
+    if fault["type"] == "union_tag_not_found":
+        return f"{subject}: set {path}.kind, too (see `bertsmith run --show-recipe`)"
     if fault["type"] in ("value_error", "assertion_error"):
         rule = fault["msg"].partition(", ")[2]
     else:

@@ -68,27 +68,40 @@ def write_card(
         pipeline = "sentence-similarity"
     is_own_code = architecture.startswith("MeanBert")
     is_onnx = (folder / "model.onnx").is_file()
+    library = "onnx" if is_onnx else "transformers"
+    if pipeline == "sentence-similarity":
+        library = "sentence-transformers"
     data = ModelCardData(
         license=metadata.license or None,
         language=list(metadata.language) or None,
         base_model=metadata.base_model or None,
         datasets=list(metadata.datasets) or None,
-        library_name="onnx" if is_onnx else "transformers",
+        library_name=library,
         pipeline_tag=pipeline,
-        tags=["bert", "bertsmith", *(["custom_code"] if is_own_code and not is_onnx else [])],
+        tags=[
+            "bert",
+            "bertsmith",
+            *([library] if library == "sentence-transformers" else []),
+            *(["custom_code"] if is_own_code and not is_onnx else []),
+        ],
         metrics=[metric.removeprefix("eval/")] if metric else None,
     )
     left_out = _OF_THE_REGISTRY if is_task or kind == "encoder" else _OF_THE_TASK
     sections = re.split(r"(?m)^(?=## )", version.description or "")
     kept = [each.strip() for each in sections if not each.startswith(left_out)]
-    use = _use(repository or folder.name, architecture, is_onnx=is_onnx, is_own_code=is_own_code)
+    use = _use(repository or folder.name, architecture, library, is_own_code=is_own_code)
     text = "\n\n".join([f"# {version.name}", *filter(None, kept), use])
     (folder / CARD_FILE).write_text(f"---\n{data}\n---\n\n{text}\n", encoding="utf-8")
 
 
-def _use(name: str, architecture: str, *, is_onnx: bool, is_own_code: bool) -> str:
+def _use(name: str, architecture: str, library: str, *, is_own_code: bool) -> str:
     """How it is opened elsewhere."""
-    if is_onnx:
+    if library == "sentence-transformers":
+        return (
+            "## Use\n\n```python\nfrom sentence_transformers import SentenceTransformer\n\n"
+            f'vectors = SentenceTransformer("{name}").encode(["a text"])\n```'
+        )
+    if library == "onnx":
         return "## Use\n\nONNX Runtime opens `model.onnx`, and tokenizers `tokenizer.json`."
     automatic = re.sub("^(Mean)?Bert(Model)?", "AutoModel", architecture)
     trust = ", trust_remote_code=True" if is_own_code else ""

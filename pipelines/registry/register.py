@@ -187,7 +187,7 @@ def model_card(submission: Submission, number: int) -> str:
             for fingerprint, (title, headline) in made_from.items()
         ),
         *(["## Held-out figures\n\n" + "\n".join(aligned(HEADER, figures))] if figures else ()),
-        _seeds(artifact),
+        *(() if artifact.manifest.settings.get("seed") is None else (_seeds(artifact),)),
         f"## Limits\n\n{_LIMITS[submission.kind == 'encoder']}",
         "## Use\n\n```python\nimport mlflow\n\nmodel = mlflow.pyfunc.load_model("
         f'"{REGISTERED}{name}/{number}")\nmodel.predict([{example}])\n```\n\n'

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Final
 
 from bert_core.inference.confidence import CONFIDENCE_FILE
+from bert_core.inference.tables import gives_one_probability
 from bert_core.training.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.stage import StageContext
@@ -70,7 +71,7 @@ def _evaluate(finetuned: Artifact, dataset: Artifact, baselines: Artifact, draft
         confidence = calibration_figures(answers.probable, temperature)
         table = confidence_report(answers.probable)
         report |= {"confidence": table}
-        if len(answers.probable.classes) == len(answers.values):  # an answer an item
+        if gives_one_probability(model):
             names.append(CONFIDENCE_FILE)
             draft.write(CONFIDENCE_FILE, json.dumps(table).encode())
     draft.write(REPORT_FILE, json.dumps(report, indent=2, ensure_ascii=False).encode())

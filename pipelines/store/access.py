@@ -38,7 +38,9 @@ def open_store(url: str, *, is_patient: bool) -> tuple[AbstractFileSystem, str]:
         filesystem, root = url_to_fs(
             url, use_listings_cache=False, **({"config_kwargs": _PATIENCE} if waits else {})
         )
-    except (ImportError, ValueError) as error:
+        if url.startswith(("http://", "https://")):
+            raise ValueError("nothing can be written there")
+    except (ImportError, OSError, TypeError, ValueError) as error:
         raise UserError(
             f"the store {url} is neither a folder nor a URL such as s3://bucket/prefix ({error}); "
             "choose another store"

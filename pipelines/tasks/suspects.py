@@ -38,7 +38,8 @@ def suspects(
     none that has learned its label. Raises UserError where there are fewer groups than folds.
     Judges are TF-IDF, of words and of characters, and a linear model of `vectors` [N, D], which an
     encoder made that has not seen the labels. The probability of a class is the geometric mean of
-    what they say. An item whose label is its likeliest class is none of them.
+    what they say. An item whose label is its likeliest class is none of them, and neither is one
+    whose class no judge has learned.
     """
     classes = np.array([items.labels.index(item["label"]) for item in items.rows])
 
@@ -60,6 +61,9 @@ def suspects(
     probabilities /= probabilities.sum(axis=1, keepdims=True)
     of_label = probabilities[np.arange(len(classes)), classes]
     likeliest = probabilities.argmax(axis=1)
+    # A class that only one fold has was learned by no judge of it.
+    learned = [{*classes[folds != fold].tolist()} for fold in range(_FOLDS)]
+    judged = np.array([kind in learned[fold] for kind, fold in zip(classes, folds, strict=True)])
     order = np.argsort(of_label, kind="stable")
     return [
         Suspect(
@@ -68,14 +72,14 @@ def suspects(
             suggestion=items.labels[likeliest[index]],
             probability=float(of_label[index]),
         )
-        for index in order[likeliest[order] != classes[order]][:count]
+        for index in order[(likeliest != classes)[order] & judged[order]][:count]
     ]
 
 
 def _folds(groups: Sequence[str]) -> np.ndarray:
     """[N] the fold of each item: a fifth of the groups each."""
-    numbers: dict[str, int] = {}
-    of_items = np.array([numbers.setdefault(group, len(numbers)) for group in groups])
+    numbers = {group: number for number, group in enumerate(sorted(set(groups)))}
+    of_items = np.array([numbers[group] for group in groups])
     if len(numbers) < _FOLDS:
         raise UserError(
             f"--suspects judges items by others and needs at least {_FOLDS} that differ, found "

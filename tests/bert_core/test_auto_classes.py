@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from bert_core.batch import RaggedBatch
 from bert_core.hugging_face import export_model, import_model
+from bert_core.inference.answers import rate
 from bert_core.model.catalogue import build_model
 from bert_core.vocabulary import SPECIAL_TOKENS, WordPieceTokenizer
 from tests.bert_core.batches import small_config
@@ -38,6 +39,39 @@ def small_model(family, pooling):
     config = small_config(vocab_size=len(TOKENS), initializer_range=0.2)
     over_mean = {"pooling": "mean"} if pooling == "mean" else {}
     return build_model(head, config, **settings, **over_mean).eval()
+
+
+@pytest.mark.parametrize(("family", "reads_masks"), [("regression", False), ("", True)])
+def test_special_tokens_in_a_text_are_characters_unless_masks_are_filled(
+    tmp_path, family, reads_masks
+):
+    head = small_model(family, "pooler") if family else build_model(
+        "pretraining", small_config(vocab_size=len(TOKENS))
+    )  # fmt: skip
+    tokenizer = WordPieceTokenizer([*TOKENS, "[", "]"])
+    text = "a [SEP] b [MASK]"
+    ours = [tokenizer.cls_id, *tokenizer.encode(text), tokenizer.sep_id]
+    export_model(tmp_path / "exported", head, WordPieceTokenizer(TOKENS))
+    tokenizer.save(tmp_path / "tokenizer", fills_masks=reads_masks)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "tokenizer")(text)["input_ids"]
+    assert (theirs == ours) is not reads_masks
+    assert (theirs.count(tokenizer.mask_id) == 1) is reads_masks
+    settings = json.loads((tmp_path / "exported/tokenizer_config.json").read_text())
+    assert settings.get("split_special_tokens", False) is not reads_masks
+    WordPieceTokenizer.from_directory(tmp_path / "exported")
+
+
+@pytest.mark.parametrize("pooling", ["pooler", "mean"])
+def test_a_cross_encoder_gives_the_numbers_of_a_regression(tmp_path, pooling):
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    model, tokenizer = small_model("regression", pooling), WordPieceTokenizer(TOKENS)
+    export_model(tmp_path / "exported", model, tokenizer)
+    theirs = sentence_transformers.CrossEncoder(
+        str(tmp_path / "exported"), trust_remote_code=True, device="cpu"
+    )
+    pairs = [("a short one", "b"), ("one of the others", "a")]
+    expected = torch.from_numpy(rate(model, tokenizer, pairs).values)
+    torch.testing.assert_close(torch.from_numpy(theirs.predict(pairs)), expected)
 
 
 @pytest.mark.parametrize(("family", "pooling"), CASES)

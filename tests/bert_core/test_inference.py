@@ -191,6 +191,7 @@ def test_words_are_tagged_by_their_first_piece_and_stand_where_the_text_has_them
     ("the U.S. bc...", ["the", "U.S", ".", "bc", ".", ".", "."]),
     ("一二a c", ["一", "二", "a", "c"]),
     ("“a” --", ["“", "a", "”", "-", "-"]),
+    ("a bc\x0cdef a\x85b", ["a", "bc", "def", "a", "b"]),  # the tokenizer removes what parts them
 ])  # fmt: skip
 def test_words_of_a_text_are_what_white_space_parts(tokenizer, text, words):
     model = new_model("token_classification", num_labels=2, labels=("O", "NAME"))

@@ -50,9 +50,9 @@ CASES = {
     "no such column": ([*DATASET, "{here}/rows.csv", "--label-column", "genre"], "genre"),
     "one label alone": ([*DATASET, "{here}/one-label.csv"], "two labels"),
     "a store of an unknown kind": (["run", "--store", "qq://bucket/prefix"], "qq://bucket"),
-    "a store that is away": (
+    "a store on the web": (
         ["run", "--store", "http://127.0.0.1:{closed_port}/x"],
-        "cannot be used",
+        "nothing can be written there",
     ),
     "a store of one process": (["run", "--store", "memory://x"], "runtime.store"),
     "a store without credentials": (["run", "--store", "s3://bucket/prefix"], "credentials"),
@@ -104,6 +104,15 @@ CASES = {
         ["predict", "a", "--text-column", "b"],
         "name columns of --file or --batch",
     ),
+    "predict texts in an encoding": (
+        ["predict", "a", "--encoding", "cp1252"],
+        "--encoding and --delimiter say how --file or --batch is read",
+    ),
+    "a split of a file": (
+        ["evaluate", "--model", "m", "--labels", "{here}/rows.csv", "--split", "test"],
+        "--split is for a dataset's folder",
+    ),
+    "an inventory of a web page": (["store", "--store", "http://x.invalid/a"], "choose another"),
     "predict a batch by a folder": (
         ["predict", "--batch", "{here}/rows.csv", "--model", "{here}"],
         "--batch needs a registered model, and {here} is a folder",

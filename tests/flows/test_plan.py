@@ -49,6 +49,12 @@ def test_what_differs_is_named_and_what_stands_on_it_is_built(
     assert "num_steps: 31, was 30; the last one took " in rows["pretraining"][1]
     assert rows["fine-tuning"] == ("built", "new pretraining")
     assert rows["evaluation"] == ("built", "new fine-tuning")
+    rows = planned(capsys, *at_home, "--set", "finetuning.num_seeds=2")
+    assert rows["fine-tuning"][1].startswith(
+        "the best of several training runs in place of one; the last one took "
+    )
+    rows = planned(capsys, *at_home, "--set", "corpus.sources.0.layout=line", "--until", "corpus")
+    assert re.fullmatch(r"sources\.0\.layout: line, was \w+; the last .*", rows["corpus"][1])
     rows = planned(capsys, *at_home, "--set", "vocabulary.size=1100", "--until", "pretraining")
     assert [*rows] == ["corpus", "vocabulary", "examples", "pretraining"]
     assert "size: 1100, was 1200" in rows["vocabulary"][1]

@@ -62,6 +62,18 @@ def test_a_preset_of_new_encoders_continues_one_at_a_rate_that_is_set(shown: Sho
     assert recipe.pretraining.encoder == "theirs"
 
 
+def test_paths_in_the_home_folder_are_put_in_full(
+    shown: Shown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "dataset").mkdir()
+    recipe = shown("--encoder=~/theirs", "--labels=~/dataset", "--heldout", "test")
+    assert recipe.finetuning.encoder == str(tmp_path / "theirs")
+    assert recipe.dataset.source.dataset == str(tmp_path / "dataset")
+    (tmp_path / "own.yaml").write_text("name: own\n")
+    assert shown("~/own.yaml").name == "own"
+
+
 def test_a_setting_of_one_source_is_named_by_its_number(shown: Shown) -> None:
     recipe = shown(
         "--corpus", "a.csv", "--set", "corpus.sources.0.encoding=cp1252",
@@ -143,6 +155,15 @@ def test_a_task_is_named_with_either_stroke_and_shown_with_one(name: str, shown:
         (
             ["--corpus", "a.txt", "--set", "corpus.sources.1.encoding=cp1252"],
             "names no entry of 'sources', which has 1: the first is 0",
+        ),
+        (
+            ["demo", "--set", "dataset.source.path=a.csv"],
+            "dataset.source is of a kind without 'path'; set dataset.source.kind to another one",
+        ),
+        (["--labels", ""], "--labels is empty"),
+        (
+            ["--labels", "a.csv", "--set", "dataset.source.delimiter=,"],
+            "is not valid YAML; write a sign in quotes, as in '=\",\"'",
         ),
     ],
 )

@@ -127,16 +127,17 @@ def _check_texts(every: Sequence[Any], path: str) -> None:
     """
     texts = [text for text in every if isinstance(text, str)]
     for broken, reason in _BROKEN_LETTERS.items():
-        broken_texts = [text for text in texts if broken.search(text)]
-        if len(broken_texts) > max(1, len(texts) / 10):
+        faults = [match for text in texts if (match := broken.search(text))]
+        if len(faults) > max(1, len(texts) / 10):
+            begin = max(0, faults[0].start() - 20)
             raise UserError(
-                f"{len(broken_texts):,} of {len(texts):,} texts of {path} {reason}, such as "
-                f"{broken_texts[0]!r:.40}; write the file again, in UTF-8"
+                f"{len(faults):,} of {len(texts):,} texts of {path} {reason}, such as "
+                f"{faults[0].string[begin : begin + 40]!r}; write the file again, in UTF-8"
             )
     if len(texts) > 1 and all(map(_WRITTEN_OUT.fullmatch, texts)):
         raise UserError(
             f"every text of {path} stands in quotes or is a value of a program "
-            f"({texts[0]!r:.40}); write the texts alone"
+            f"({texts[0][:40]!r}); write the texts alone"
         )
 
 

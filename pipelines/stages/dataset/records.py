@@ -160,6 +160,9 @@ def _records(
             yield Record(where, group, cells)
             continue
         raw = {field: values[column] for field, column in column_of.items()}
+        is_of_prodigy = form == "words" or "_task_hash" in values
+        if is_of_prodigy and values.get("answer") in ("reject", "ignore"):
+            raise UserError(f"{where} of {place} was not accepted in Prodigy; leave it out")
         if form == "questions":
             title, name = cell_text(values.get("title")), cell_text(values.get("id"))
             if values.get("is_impossible") is True:  # its answers are only plausible
@@ -171,8 +174,8 @@ def _records(
             fields["offsets"] = source.offsets
             if isinstance(raw["words"], str):  # whose spans count white space, too
                 fields["words"] = raw["words"]
-            if values.get("answer") in ("reject", "ignore"):  # Prodigy's
-                raise UserError(f"{where} of {place} was not accepted in Prodigy; leave it out")
+            elif isinstance(raw["words"], bytes) and isinstance(fields["words"], str):
+                fields["words"] = raw["words"].decode()
         if form == "label_lists":
             fields["labels"] = _labels(raw["labels"], source.label_separator)
         elif form == "choices" and source.choice_columns:

@@ -108,6 +108,8 @@ def test_an_export_takes_the_place_of_an_earlier_one(
     assert "notes/mine.json" in files and "modules.json" in files
     metadata, text = card_of(hub, "team/mine")  # of an encoder alone
     assert metadata["pipeline_tag"] == "sentence-similarity" and "metrics" not in metadata
+    assert metadata["library_name"] == "sentence-transformers" in metadata["tags"]
+    assert 'SentenceTransformer("team/mine").encode' in text and "AutoModel" not in text
     assert "Held-out" not in text and "classification" not in text
     assert len(hub.commits) == 2
 

@@ -5,6 +5,8 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from bert_core.inference.words import places_of_words, spans_of
@@ -232,6 +234,25 @@ def test_fields_of_label_studio_are_those_that_the_settings_name(
         other = LabelledFile.model_validate({"path": str(path), "offsets": "utf16", **settings})
         with pytest.raises(UserError, match=message):
             read_labelled(str(path), family("tagging"), other)
+
+
+def test_what_was_not_accepted_in_prodigy_is_no_text_to_classify(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    row = {"text": "good film", "label": "bad", "answer": "reject"}
+    path.write_text(json.dumps({**row, "_task_hash": 1}) + "\n")
+    with pytest.raises(UserError, match="was not accepted in Prodigy"):
+        read_labelled(str(path), family("classification"), LabelledFile(path=str(path)))
+    path.write_text(json.dumps(row) + "\n")  # a column of somebody else's
+    (item,) = read_labelled(str(path), family("classification"), LabelledFile(path=str(path)))
+    assert item.item["label"] == "bad"
+
+
+def test_spans_of_a_text_of_bytes_count_its_white_space(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    spans = [[{"start": 1, "end": 5, "label": "PER"}]]
+    pq.write_table(pa.table({"text": [b" Anna lives"], "spans": spans}), path)
+    (item,) = read_labelled(str(path), family("tagging"), LabelledFile(path=str(path)))
+    assert item.item["tags"] == ["B-PER", "O"]
 
 
 def test_a_label_studio_export_without_any_span_has_no_tags(tmp_path: Path) -> None:

@@ -48,6 +48,24 @@ def test_right_labels_are_no_suspects_however_many_are_asked_for() -> None:
     assert {row.row for row in suspects(items, apart(items), None, 300)} == wrong
 
 
+def test_a_class_that_no_judge_has_learned_is_not_suspected() -> None:
+    items, wrong = planted()
+    others = [{"text": "quark", "second_text": None, "label": "physics"}] * 4
+    rare = Items([*items.rows, *others], (*LABELS, "physics"))
+    groups = [*apart(items), *["physics"] * 4]
+    assert {row.row for row in suspects(rare, groups, None, 300)} == wrong
+
+
+def test_the_order_of_the_rows_changes_nothing() -> None:
+    items, _ = planted()
+    order = np.random.default_rng(1).permutation(len(items.rows))
+    mixed = items._replace(rows=[items.rows[place] for place in order])
+    rows = suspects(items, apart(items), None, 20)
+    moved = suspects(mixed, [str(place) for place in order], None, 20)
+    assert [row.row for row in rows] == [order[row.row] for row in moved]
+    assert np.allclose([row.probability for row in rows], [row.probability for row in moved])
+
+
 def test_the_vectors_of_an_encoder_know_what_words_do_not() -> None:
     random = np.random.default_rng(1)
     rows = [
