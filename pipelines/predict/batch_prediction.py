@@ -33,7 +33,7 @@ from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
 from pipelines.versions import versions_of
 
 KIND: Final = "predictions"
-VERSION: Final = 8  # of the answers to the same rows by the same model
+VERSION: Final = 9  # of the answers to the same rows by the same model
 _ROW, _MODEL = "row", "model"  # columns of the row's number in its file, from 0, and of the version
 # By what a question says of a column: of a single shard the values do not tell it.
 _TYPES: Final[Mapping[Any, pa.DataType]] = {

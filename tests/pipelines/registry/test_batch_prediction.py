@@ -35,7 +35,7 @@ from tests.pipelines.registry.test_serving import untrained
 
 # By the version of batch answers.
 WORDS = {
-    8: [
+    9: [
         "«", "Ada", "»", ",", "@", "b", "-", "-", "(", "c_d", ")", "።", "東", "京", "、", "大",
         "阪", "「", "ア・イ", "」", "e.g", ".", "नाम", "।",
     ],
