@@ -102,7 +102,11 @@ def planned_stages(recipe: Recipe, until: Until) -> list[PlannedStage]:
 
 
 def _to_build(title: str, specification: Specification, store: LookupStore) -> PlannedStage:
-    newest = store.newest(specification.kind)
+    # The same from random weights is another stage.
+    alike = {
+        name: value for name, value in specification.settings.items() if name == "initialization"
+    }
+    newest = store.newest(specification.kind, alike)
     if store.has_draft(specification):
         return PlannedStage(title, "continued", "a run was interrupted")
     if newest is None:

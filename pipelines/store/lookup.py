@@ -1,6 +1,7 @@
 """A store that builds nothing: what would have to be built, and why."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from pipelines.store.artifact import Artifact
 from pipelines.store.draft import Built, Draft
@@ -25,9 +26,15 @@ class LookupStore(ArtifactStore):
     def _build(self, specification: Specification, build: Callable[[Draft], Built]) -> Artifact:
         raise NotBuiltError(specification)
 
-    def newest(self, kind: str) -> Artifact | None:
-        """The artifact of this kind that was published last."""
-        entries = [each for each in take_inventory(self) if each.kind == kind and each.manifest]
+    def newest(self, kind: str, alike: Mapping[str, Any] | None = None) -> Artifact | None:
+        """The artifact of this kind that was published last, of those with the settings `alike`."""
+        entries = [
+            each
+            for each in take_inventory(self)
+            if each.kind == kind
+            and each.manifest
+            and (alike or {}).items() <= each.manifest.settings.items()
+        ]
         return self.find(kind, entries[-1].fingerprint) if entries else None
 
     def has_draft(self, specification: Specification) -> bool:

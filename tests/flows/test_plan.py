@@ -53,8 +53,12 @@ def test_what_differs_is_named_and_what_stands_on_it_is_built(
     assert rows["fine-tuning"][1].startswith(
         "the best of several training runs in place of one; the last one took "
     )
-    rows = planned(capsys, *at_home, "--set", "corpus.sources.0.layout=line", "--until", "corpus")
-    assert re.fullmatch(r"sources\.0\.layout: line, was \w+; the last .*", rows["corpus"][1])
+    rows = planned(capsys, *at_home, "--set", "finetuning.num_epochs=7")
+    assert re.fullmatch(r"num_epochs: 7\S*, was \S+; the last one took .*", rows["fine-tuning"][1])
+    fewer = "corpus.sources.0.max_source_megabytes=0.5"
+    rows = planned(capsys, *at_home, "--set", fewer, "--until", "corpus")
+    reason = rows["corpus"][1]
+    assert reason.startswith("sources.0.max_source_megabytes: 0.5, was 0.6; "), reason
     rows = planned(capsys, *at_home, "--set", "vocabulary.size=1100", "--until", "pretraining")
     assert [*rows] == ["corpus", "vocabulary", "examples", "pretraining"]
     assert "size: 1100, was 1200" in rows["vocabulary"][1]
