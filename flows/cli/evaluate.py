@@ -64,16 +64,14 @@ def evaluate(
             "--suspects",
             min=0,
             metavar="N",
-            help="Also write the N items whose labels are most probably wrong to a CSV file here, "
-            "called as the labels with -suspects.",
+            help="Also write the N items whose labels are most likely to be wrong to a CSV file "
+            "here, called as the labels with -suspects.",
             show_default=False,
         ),
     ] = 0,
     min_confidence: Annotated[
         float,
         typer.Option(
-            min=0,
-            max=0.999999,
             show_default=False,
             help="Also the share of items whose answer is at least so probable, and how many of "
             "these answers are right.",
@@ -82,8 +80,6 @@ def evaluate(
     min_precision: Annotated[
         float,
         typer.Option(
-            min=0,
-            max=0.999999,
             show_default=False,
             help="Like --min-confidence, with the probability from which on this share of the "
             "held-out answers was right, such as 0.95.",
@@ -158,7 +154,7 @@ def evaluate(
     _print_figures(figures, report, slice_column)
     if num_suspects:
         print(
-            f"{len(report['suspects'])} labels that are probably wrong, by "
+            f"{len(report['suspects'])} labels most likely to be wrong, by "
             f"{' and '.join(report['judges'])}: {target}"
         )
 

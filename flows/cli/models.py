@@ -66,7 +66,10 @@ def models(
         print(json.dumps([asdict(row) for row in rows], default=str, indent=2))
         return
     if not rows:
-        print(f"The registry at {tracker.shown_uri} is empty; `bertsmith run` fills it.")
+        print(
+            f"The registry at {tracker.shown_uri} is empty; `bertsmith run` fills it, and "
+            "--home names another."
+        )
         return
     width = max(len(row.name) for row in rows)
     for row in rows:

@@ -183,9 +183,12 @@ def newest_at(home: Path | None, kind: str) -> str:
 
 
 def asked_confidence(min_confidence: float, min_precision: float) -> tuple[float, float]:
-    """How sure an answer must be; raises UserError where both options say it."""
+    """How sure an answer must be; raises UserError where both options say it, or no share."""
     if min_confidence and min_precision:
         raise UserError("give either --min-confidence or --min-precision")
+    for option, share in (("confidence", min_confidence), ("precision", min_precision)):
+        if not 0 <= share < 1:
+            raise UserError(f"--min-{option} is a share from 0 to below 1, such as 0.95 for 95%")
     return min_confidence, min_precision
 
 

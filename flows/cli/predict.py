@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 MinConfidence = Annotated[
     float,
     typer.Option(
-        min=0, max=0.999999, show_default=False,
+        show_default=False,
         help="Give no class or choice whose probability is lower; its guess stands beside it. "
         "[default: every answer is given]",
     ),
@@ -42,7 +42,7 @@ MinConfidence = Annotated[
 MinPrecision = Annotated[
     float,
     typer.Option(
-        min=0, max=0.999999, show_default=False,
+        show_default=False,
         help="Give no class or choice below the probability from which on so many held-out answers "
         "were right, such as 0.95. [default: every answer is given]",
     ),
@@ -325,13 +325,17 @@ def serve(
     confidence = asked_confidence(min_confidence, min_precision)
     with bound_socket(host, port) as bound, asked_model(model, home) as (folder, called):
         from pipelines.predict.server import serve as answer_requests
-        from pipelines.registry.package import Confidence, opened
+        from pipelines.registry.package import ANY, Confidence, opened
 
+        asked = Confidence(*confidence)
+        opened_model = opened(folder, asked)
+        if asked != ANY:
+            say(f"a label whose probability is below {asked.least(folder):.6g} is null")
         address = f"http://{host}:{bound.getsockname()[1]}/invocations"
         if host not in ("127.0.0.1", "::1", "localhost"):
             say(f"anybody who reaches {host} may ask: there is no password and no encryption")
         answer_requests(
-            opened(folder, Confidence(*confidence)), called, bound, queue,
+            opened_model, called, bound, queue,
             ready=lambda: say(f"{address} answers; Ctrl-C ends it"), precision=precision,
         )  # fmt: skip
 

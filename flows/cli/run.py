@@ -20,6 +20,7 @@ from flows.cli.options import (
     Task,
     TextColumn,
     in_full,
+    say,
 )
 from flows.environment import home_folder, prepare_flows, set_defaults
 from flows.stopping import install_stop_handlers
@@ -222,6 +223,8 @@ def _print_plan(recipe: Any, until: Any, home: Path) -> None:
     width = max(len(stage.title) for stage in stages)
     for stage in stages:
         print(f"{stage.title:<{width}}  {stage.outcome:<9}  {stage.reason}")
+    if until is None:
+        say("Registration follows every time; a model that is registered keeps its version.")
 
 
 def _run(recipe: Any, until: Any, home: Path, *, quiet: bool, verbose: bool) -> None:

@@ -78,9 +78,9 @@ def label_studio_tasks(
     if not tasks:
         return
     all_fields, all_controls = (dict.fromkeys(chain(*side)) for side in zip(*tasks, strict=True))
-    check_column(text_field, [*all_fields], path, "text_column")
+    check_column(text_field, [*all_fields], path, "text_column (--text-column)")
     if control and all_controls:  # none where no text has a span
-        check_column(control, [*all_controls], path, "label_column")
+        check_column(control, [*all_controls], path, "label_column (--label-column)")
     for fields, spans in tasks:
         every = spans.get(control, []) if control else [*chain(*spans.values())]
         yield fields.get(text_field), every

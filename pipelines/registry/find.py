@@ -89,7 +89,15 @@ def find_model(client: "MlflowClient", reference: str) -> "ModelVersion":
     """
     reference = reference.removeprefix(REGISTERED)
     name, separator, source = reference.partition("@" if "@" in reference else "/")
-    return find_source(client, name, source if separator else _CHAMPION)
+    if separator:
+        return find_source(client, name, source)
+    champion = version_with_alias(client, name, _CHAMPION)
+    if champion is None and if_there(client.get_registered_model, name) is not None:
+        raise UserError(
+            f"{name} has no champion; name a version that `bertsmith models` lists, such as "
+            f"{name}/1, or decide with `bertsmith promote {name} --version 1`"
+        )
+    return champion or find_source(client, name, _CHAMPION)
 
 
 def find_source(client: "MlflowClient", name: str, source: str) -> "ModelVersion":

@@ -200,10 +200,13 @@ def precision_rows(report: Mapping[str, Any]) -> list[tuple[str, str, str]]:
             if least is None:
                 rows.append((f"answered alone {title}", "none", ""))
             else:
-                value = f"{row['answered']:.1%}"
-                rows.append((f"answered alone {title}, {_from(least)}", value, ""))
+                share = row["answered"]
+                why = "all texts: accuracy is higher than that" if share == 1 else ""
+                rows.append((f"answered alone {title}, {_from(least)}", f"{share:.1%}", why))
     return rows
 
 
 def _from(min_confidence: float) -> str:
-    return f"from probability {min_confidence:.3f} on"
+    # Close to 1 three digits would round up to it, and a probability of 1 is never reached.
+    digits = 3 if min_confidence < 0.9995 else 6
+    return f"from probability {min_confidence:.{digits}f} on"

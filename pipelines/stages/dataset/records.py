@@ -109,7 +109,7 @@ def records_of_file(path: str, form: Form, source: LabelledFile) -> Iterator[Rec
         tasks = label_studio_tasks(path, source.encoding, source.text_column, source.label_column)
         for number, (text, spans) in enumerate(tasks, start=1):
             fields = {"words": text, "tags": spans, "offsets": source.offsets}
-            yield Record(f"task {number:,}", "", fields)
+            yield Record(f"task {number}", "", fields)
         return
     if kind == "conll":
         if source.text_column or source.label_column:
@@ -118,7 +118,7 @@ def records_of_file(path: str, form: Form, source: LabelledFile) -> Iterator[Rec
                 "and label_column, or write a file of two columns"
             )
         for line, words, tags in tagged_sentences(path, source.encoding):
-            yield Record(f"line {line:,}", "", {"words": words, "tags": tags})
+            yield Record(f"line {line}", "", {"words": words, "tags": tags})
         return
     table = open_table(path, source)
     features: Mapping[str, Any] = {}
@@ -126,7 +126,7 @@ def records_of_file(path: str, form: Form, source: LabelledFile) -> Iterator[Rec
         from datasets import Features
 
         features = Features.from_arrow_schema(table.schema)
-    rows = ((f"{table.unit} {row.number:,}", row.values) for row in table.rows)
+    rows = ((f"{table.unit} {row.number}", row.values) for row in table.rows)
     yield from _records(rows, table.columns, features, form, source, path)
 
 
@@ -138,7 +138,7 @@ def records_of_split(source: LabelledDataset, split: str, form: Form) -> Iterato
     if first is None:
         return iter(())
     numbered = enumerate(chain([first], rows), start=1)
-    placed = ((f"row {number:,}", values) for number, values in numbered)
+    placed = ((f"row {number}", values) for number, values in numbered)
     return _records(placed, list(first), features, form, source, source.dataset)
 
 
@@ -205,7 +205,8 @@ def _columns_of_fields(
     for field, setting in settings.items():
         name = getattr(source, setting) or usual[field]
         if getattr(source, setting) or (form, field) not in _OPTIONAL:
-            check_column(name, columns, place, setting)
+            option = setting.replace("_", "-")
+            check_column(name, columns, place, f"{setting} (--{option})")
         if name in columns:
             column_of[field] = name
     twice = [name for name, count in Counter(column_of.values()).items() if count > 1]

@@ -94,6 +94,8 @@ def test_what_is_not_sure_enough_is_left_to_a_person_and_the_rest_is_as_precise_
     assert shown[first].startswith(f"- ({plain['label'][first]}?)")
     assert run(["predict", *with_folder, "--min-precision", "0.9"]) == MISTAKE
     assert "has no table of precisions" in capsys.readouterr().err
+    assert run(["predict", *with_folder, "--min-precision", "95"]) == MISTAKE
+    assert "is a share from 0 to below 1, such as 0.95 for 95%" in capsys.readouterr().err
 
     # On labelled items the command says how often it answers, and how often that is right.
     labelled = tmp_path / "labelled.csv"
@@ -201,7 +203,7 @@ def test_labels_that_are_probably_wrong_are_written_to_a_file(
     asked = ["evaluate", "--model", model, "--labels", str(path), "--suspects", "5"]
     assert run(asked) == DONE
     assert (
-        "1 labels that are probably wrong, by TF-IDF: ответы-suspects.csv"
+        "1 labels most likely to be wrong, by TF-IDF: ответы-suspects.csv"
         in capsys.readouterr().out
     )
     (row,) = pd.read_csv("ответы-suspects.csv").to_dict("records")

@@ -78,6 +78,22 @@ def test_a_precision_is_translated_to_the_least_probability_that_gave_it(tmp_pat
     assert report["reliability"][1]["accuracy"] == pytest.approx(0.92)
 
 
+def test_a_threshold_close_to_one_is_not_rounded_up_to_it() -> None:
+    report = confidence_report(of([0.99991] * 150 + [0.9] * 50, [True] * 150 + [False] * 50))
+    name, share, compared = precision_rows(report)[-1]
+    assert name == "answered alone at 99% precision, from probability 0.999909 on"
+    assert (share, compared) == ("75.0%", "")
+
+
+def test_what_answers_every_text_says_why() -> None:
+    report = confidence_report(of([0.99] * 190 + [0.9] * 10, [True] * 195 + [False] * 5))
+    assert [row[1:] for row in precision_rows(report)] == [
+        ("100.0%", "all texts: accuracy is higher than that"),
+        ("100.0%", "all texts: accuracy is higher than that"),
+        ("95.0%", ""),
+    ]
+
+
 def test_a_threshold_stands_between_the_last_answer_and_the_next() -> None:
     confidences = [0.9] * 30 + [0.9 - 1e-7] * 30
     report = confidence_report(of(confidences, [True] * 30 + [False] * 30))

@@ -227,9 +227,9 @@ def test_fields_of_label_studio_are_those_that_the_settings_name(
     source = LabelledFile(path=str(path), offsets="utf16", text_column="текст", label_column="ner")
     assert read_labelled(str(path), family("tagging"), source) == usual
     for settings, message in (
-        ({}, "has no column 'text', only .*текст.*; set text_column to the one you mean"),
+        ({}, r"has no column 'text', only .*текст.*; set text_column \(--text-column\) to the one"),
         ({"text_column": "текст", "label_column": "नाम"},
-         "has no column 'नाम', only .*ner.*; set label_column to the one you mean"),
+         r"has no column 'नाम', only .*ner.*; set label_column \(--label-column\) to the one"),
     ):  # fmt: skip
         other = LabelledFile.model_validate({"path": str(path), "offsets": "utf16", **settings})
         with pytest.raises(UserError, match=message):
@@ -267,7 +267,7 @@ def test_a_label_studio_export_without_any_span_has_no_tags(tmp_path: Path) -> N
 def test_labels_of_json_min_have_the_name_of_their_control(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text(json.dumps([{"text": "Ada", "ner": [{"start": 0, "end": 3, "labels": ["X"]}]}]))
-    with pytest.raises(UserError, match="no column 'label', only text, ner; set label_column to"):
+    with pytest.raises(UserError, match="no column 'label', only text, ner; set label_column "):
         read_labelled(str(path), family("tagging"), LabelledFile(path=str(path)))
 
 
