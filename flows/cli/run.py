@@ -223,7 +223,7 @@ def _print_plan(recipe: Any, until: Any, home: Path) -> None:
     width = max(len(stage.title) for stage in stages)
     for stage in stages:
         print(f"{stage.title:<{width}}  {stage.outcome:<9}  {stage.reason}")
-    if until is None:
+    if until == "registration":
         say("Registration follows every time; a model that is registered keeps its version.")
 
 

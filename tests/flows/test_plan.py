@@ -14,8 +14,10 @@ from tests.flows.published_folders import saved
 def planned(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, tuple[str, str]]:
     """Outcome and reason by stage."""
     assert run(["run", *arguments, "--plan"]) == DONE
+    shown = capsys.readouterr()
+    assert ("Registration follows every time" in shown.err) == ("--until" not in arguments)
     rows = {}
-    for line in capsys.readouterr().out.splitlines():
+    for line in shown.out.splitlines():
         title, outcome, reason = re.split(r"\s{2,}", line, maxsplit=2)
         rows[title] = (outcome, reason)
     return rows

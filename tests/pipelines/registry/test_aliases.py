@@ -164,15 +164,6 @@ def test_what_cannot_be_done_is_refused_before_anything_begins(
     assert nothing_began(home)
 
 
-def test_a_name_without_a_champion_says_what_to_name_in_its_place(
-    models: Models, home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    models.register(models.encoder(1))
-    assert run(["models", "encoder"]) == MISTAKE
-    assert "encoder has no champion; name a version" in capsys.readouterr().err
-    assert run(["models", "encoder/1"]) == DONE
-
-
 @pytest.mark.slow
 def test_promote_and_rollback_as_flows(three: Models) -> None:
     """With a Prefect API of their own each time."""

@@ -31,7 +31,7 @@ def test_a_bare_name_is_its_champion_and_refused_without_one(
     registered(tracker, tmp_path, "encoder", 3, champion=1, production=2, candidate=3)
     assert version_of(tracker, "encoder") == 1
     tracker.client().delete_registered_model_alias("encoder", "champion")
-    with pytest.raises(UserError, match=r"no version of encoder has .* 'champion'; .*encoder/1"):
+    with pytest.raises(UserError, match=r"encoder has no champion; name a version.*encoder/1"):
         find_model(tracker.client(), "encoder")
     with pytest.raises(UserError, match="the registry has no model 'nobody'"):
         find_model(tracker.client(), "nobody")
