@@ -6,7 +6,8 @@ Four tasks of 600 to 2,000 training items, and 1,300 to 5,000 held out, so that 
 point is not chance; one published encoder, one training run at a time with all cores. SST-2 holds
 phrases: held-out ones share no four successive words with a training item. `recipe` takes the
 settings of the recipe `own-encoder`; `half` half its epochs; `embeddings` keeps the embeddings as
-they are, `frozen` the lower third of the layers, too; `Trainer` is `transformers`' with defaults
+they are, `frozen` the lower third of the layers, too; `float32` is the recipe in that precision,
+`small` has the Trainer's epochs, items a step and rate; `Trainer` is `transformers`' with defaults
 (3 epochs, 8 items a step, 5e-5, float32, linear decay) and dynamic padding. Times are those of
 training alone, for all sides. What exists in `--folder` is not trained again.
 """
@@ -48,7 +49,7 @@ TASKS = {
     "SST-2": (2000, 5000), "SMS": (2000, 3000), "WNUT-17": (2000, 3000), "film reviews": (600, 2000)
 }  # fmt: skip
 RUN_OF_WORDS = 4
-WAYS = ("recipe", "half", "embeddings", "frozen", "Trainer")
+WAYS = ("recipe", "half", "embeddings", "frozen", "float32", "small", "Trainer")
 
 
 class Outcome(NamedTuple):
@@ -98,7 +99,11 @@ def ours(
         "half": {"num_epochs": epochs / 2},
         "embeddings": {"freeze_embeddings": True},
         "frozen": {"freeze_embeddings": True, "freeze_layers": num_layers // 3},
-    }[way]
+        "float32": {"precision": "float32"},
+        "small": {
+            "num_epochs": 3, "learning_rate": 5e-5, "global_batch_size": 8, "micro_batch_size": 4,
+        },
+    }[way]  # fmt: skip
     settings = FinetuningSettings.model_validate({**changes, "seed": seed})
     model = build_task_model(settings, dataset, encoder, context)
     return Outcome(

@@ -11,7 +11,7 @@ from pipelines.recipes.files import flattened
 from pipelines.recipes.recipe import Recipe, Until
 from pipelines.registry.find import REGISTERED
 from pipelines.stage import Stage, StageContext, has_registry, open_tracker
-from pipelines.stages import STAGES
+from pipelines.stages import FINETUNING, STAGES
 from pipelines.store import Artifact
 from pipelines.store.lookup import LookupStore, NotBuiltError
 from pipelines.store.store import Specification
@@ -102,10 +102,9 @@ def planned_stages(recipe: Recipe, until: Until) -> list[PlannedStage]:
 
 
 def _to_build(title: str, specification: Specification, store: LookupStore) -> PlannedStage:
-    # The same from random weights is another stage.
-    alike = {
-        name: value for name, value in specification.settings.items() if name == "initialization"
-    }
+    alike = {}
+    if specification.kind == FINETUNING.kind:  # the same from random weights is another stage
+        alike["initialization"] = specification.settings["initialization"]
     newest = store.newest(specification.kind, alike)
     if store.has_draft(specification):
         return PlannedStage(title, "continued", "a run was interrupted")

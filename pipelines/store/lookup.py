@@ -26,14 +26,14 @@ class LookupStore(ArtifactStore):
     def _build(self, specification: Specification, build: Callable[[Draft], Built]) -> Artifact:
         raise NotBuiltError(specification)
 
-    def newest(self, kind: str, alike: Mapping[str, Any] | None = None) -> Artifact | None:
+    def newest(self, kind: str, alike: Mapping[str, Any]) -> Artifact | None:
         """The artifact of this kind that was published last, of those with the settings `alike`."""
         entries = [
             each
             for each in take_inventory(self)
             if each.kind == kind
             and each.manifest
-            and (alike or {}).items() <= each.manifest.settings.items()
+            and alike.items() <= each.manifest.settings.items()
         ]
         return self.find(kind, entries[-1].fingerprint) if entries else None
 

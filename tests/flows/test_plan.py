@@ -51,6 +51,8 @@ def test_what_differs_is_named_and_what_stands_on_it_is_built(
     assert "num_steps: 31, was 30; the last one took " in rows["pretraining"][1]
     assert rows["fine-tuning"] == ("built", "new pretraining")
     assert rows["evaluation"] == ("built", "new fine-tuning")
+    rows = planned(capsys, *at_home, "--set", "pretraining.initialization=informed")
+    assert rows["pretraining"][1].startswith("initialization: informed, was published; ")
     rows = planned(capsys, *at_home, "--set", "finetuning.num_seeds=2")
     assert rows["fine-tuning"][1].startswith(
         "the best of several training runs in place of one; the last one took "

@@ -267,7 +267,9 @@ def test_a_label_studio_export_without_any_span_has_no_tags(tmp_path: Path) -> N
 def test_labels_of_json_min_have_the_name_of_their_control(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text(json.dumps([{"text": "Ada", "ner": [{"start": 0, "end": 3, "labels": ["X"]}]}]))
-    with pytest.raises(UserError, match="no column 'label', only text, ner; set label_column "):
+    with pytest.raises(
+        UserError, match=r"no column 'label', only text, ner; set label_column \(--"
+    ):
         read_labelled(str(path), family("tagging"), LabelledFile(path=str(path)))
 
 
