@@ -90,16 +90,11 @@ def with_encoders_in_store(run: Chained) -> Recipe:
     one that cannot learn the objective of the examples.
     """
     recipe, fingerprints = run.recipe, {}
-    pretraining = ("pretraining", "vocabulary") if recipe.pretrains else ()
-    for section in (*pretraining, "finetuning"):
-        settings = getattr(recipe, section)
-        name = settings.encoder
-        if name is None:
-            continue
+    for section, name in recipe.named_encoders.items():
         if name not in fingerprints:
             encoder = run.stage(ENCODER, resolved_encoder, name, run.tracker, run.context)
             fingerprints[name] = encoder.fingerprint
-        settings = settings.model_copy(update={"encoder": fingerprints[name]})
+        settings = getattr(recipe, section).model_copy(update={"encoder": fingerprints[name]})
         recipe = recipe.model_copy(update={section: settings})
     if recipe.pretrains and recipe.pretraining.encoder is not None:
         check_objective(recipe.examples, existing_encoder(recipe.pretraining.encoder, run.context))

@@ -6,7 +6,10 @@ ends the command before torch, Ray or MLflow are imported.
 
 from pipelines.errors import UserError
 from pipelines.recipes.recipe import Recipe, Until
-from pipelines.stage import check_nodes, check_store_and_tracker
+from pipelines.registry.find import REGISTERED, find_model
+from pipelines.stage import check_nodes, check_store_and_tracker, open_tracker
+from pipelines.store import ArtifactStore
+from pipelines.train.existing import check_encoder
 
 _OF_LABELS = ("finetuning", "evaluation", "registration")
 
@@ -14,8 +17,9 @@ _OF_LABELS = ("finetuning", "evaluation", "registration")
 def check_run(recipe: Recipe, until: Until) -> None:
     """Check in seconds that `recipe` can be run up to `until`.
 
-    Raises UserError for a store, tracker or node of the cluster that cannot take part, an input
-    that cannot be read or cannot be enough, and settings that ask for what cannot be done.
+    Raises UserError for a store, tracker or node of the cluster that cannot take part, an encoder
+    that is not there, an input that cannot be read or cannot be enough, and settings that ask for
+    what cannot be done.
     """
     if not recipe.pretrains and until not in _OF_LABELS:
         raise UserError(
@@ -33,6 +37,11 @@ def check_run(recipe: Recipe, until: Until) -> None:
             "fine-tuned or registered; add --until pretraining, or choose mlm or mlm_nsp"
         )
     check_store_and_tracker(recipe.runtime)
+    for name in dict.fromkeys(recipe.named_encoders.values()):
+        if name.startswith(REGISTERED):
+            find_model(open_tracker(recipe.runtime).client(), name)
+        else:
+            check_encoder(name, ArtifactStore(recipe.runtime.store_url(), is_patient=False))
     if recipe.pretrains:
         from pipelines.stages.corpus.sources import check_inputs as check_corpus
 

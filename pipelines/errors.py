@@ -1,8 +1,9 @@
 """Errors that a person can act on, and secrets, which no error, page or file may show."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar
@@ -121,3 +122,9 @@ def clean_error(error: BaseException) -> None:
         if getattr(asked, "request_info", None) is not None:  # aiohttp makes its text of it
             address = asked.request_info.real_url.with_query(None)
             asked.request_info = asked.request_info._replace(url=address, real_url=address)
+
+
+def nearest(name: str, names: Iterable[str], *, cutoff: float = 0.7, most: int = 3) -> str:
+    """`; did you mean …?` with the names that are spelled like `name`; empty where none is."""
+    near = get_close_matches(name, list(names), n=most, cutoff=cutoff)
+    return f"; did you mean {' or '.join(near)}?" if near else ""

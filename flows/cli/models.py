@@ -1,12 +1,11 @@
 """The registry on the command line: its models, how good one is, aliases, models in and out."""
 
 import json
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -29,7 +28,11 @@ from pipelines.errors import UserError
 from pipelines.registry.find import is_folder
 from pipelines.settings import expanded
 
+if TYPE_CHECKING:
+    from pipelines.registry.find import ListedModel
+
 Name = Annotated[str, typer.Argument(help="Registered name of the model.")]
+_OTHERS: Final = 10  # versions beside the one that is shown in full
 # Figures of an import that its user should see.
 _DESCRIBED = (
     "size", "lowercase", "head", "num_parameters", "causal", "embedding",
@@ -48,8 +51,8 @@ def models(
 ) -> None:
     """List registered models with their scores, or show one in full.
 
-    In full: its figures, its proof, its comparison, why it has its aliases, and what it was made
-    from, down to files and settings.
+    In full: its figures, why it has its aliases, its comparison, its proof, the other versions of
+    its name, and what it was made from, down to files and settings.
 
     Example: bertsmith models bertsmith-encoder@champion
     """
@@ -58,7 +61,6 @@ def models(
         return
     from pipelines.registry.find import list_models
     from pipelines.stage import has_registry
-    from pipelines.tasks import family_title
 
     tracker = tracker_of(home)
     rows = list_models(tracker) if has_registry(runtime_of(home)) else []
@@ -73,12 +75,10 @@ def models(
         return
     width = max(len(row.name) for row in rows)
     for row in rows:
-        figure = f"{row.metric} {row.value:.1%}" if row.value is not None else ""
-        aliases = ", ".join(f"@{alias}" for alias in row.aliases)
         proof = "verified" if row.is_verified else "not verified"
         print(
-            f"{row.name:<{width}}  version {row.version:<3} {aliases:<22} "
-            f"{family_title(row.kind):<18} {figure:<24} {proof:<12} "
+            f"{row.name:<{width}}  version {row.version:<3} {_aliases(row):<22} "
+            f"{_kind_of(row):<18} {_score(row):<24} {proof:<12} "
             f"{row.created:%Y-%m-%d %H:%M}  {row.fingerprint[:12]}"
         )
         for alias, reason in row.promoted.items():
@@ -89,7 +89,7 @@ def models(
 
 def _show(model: str, home: Home, store: Store, *, as_json: bool) -> None:
     tracker = registry_of(home)
-    from pipelines.registry.find import find_model, uri_of
+    from pipelines.registry.find import find_model, list_models, uri_of
     from pipelines.registry.lineage import lineage_lines
 
     version = find_model(tracker.client(), model)
@@ -98,39 +98,64 @@ def _show(model: str, home: Home, store: Store, *, as_json: bool) -> None:
         for key, value in sorted(version.tags.items())
         if key.startswith("bertsmith.")
     }
-    aliases = sorted(version.aliases)
     kind = "encoder" if tags.get("kind") == "encoder" else "finetuned"
     lines = lineage_lines(kind, tags.get("fingerprint", ""), context_of(home, store).store)
     if as_json:
+        aliases = sorted(version.aliases)
         whole = {"model": uri_of(version), "aliases": aliases, "tags": tags, "lineage": lines}
         print(json.dumps(whole, indent=2, ensure_ascii=False))
         return
-    print(f"{uri_of(version)}  {', '.join(f'@{alias}' for alias in aliases) or 'no alias'}")
+    rows = [row for row in list_models(tracker) if row.name == version.name]
+    (shown,) = (row for row in rows if row.version == int(version.version))
+    print(f"{uri_of(version)}  {_aliases(shown) or 'no alias'}")
+    print(f"{_kind_of(shown)}, registered {shown.created:%Y-%m-%d %H:%M}")
     for section in (version.description or "").split("\n## "):  # of its card
         title, _, text = section.partition("\n")
         if title == "Held-out figures":
-            print("", text.strip(), "", sep="\n")
-    for title, text in _facts(tags):
-        print(f"  {title}: {text}")
+            print("", text.strip(), sep="\n")
+    print()
+    for title, text in _facts(shown, tags):
+        print(f"{title}: {text}")
+    others = [row for row in rows if row is not shown]
+    for row in others[:_OTHERS]:
+        print(f"version {row.version}: {', '.join(filter(None, (_score(row), _aliases(row))))}")
+    if len(others) > _OTHERS:
+        print(f"{len(others) - _OTHERS} older versions: bertsmith models")
     print("made from")
     for line in lines:
         print(f"  {line}")
 
 
-def _facts(tags: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """A version's tags, those that belong together in one line and no reason twice."""
-    groups: dict[str, list[str]] = defaultdict(list)
-    comparison = tags.get("comparison.reason")
-    for key, value in tags.items():
-        group, _, name = key.partition(".")
-        if key == "comparison.reason":
-            groups[group] = [value]
-        elif group == "promoted" and value == comparison:
-            groups[group].append(f"{name.removesuffix('.reason')}: as compared")
-        elif not (group == "comparison" and comparison):
-            groups[group].append(f"{name.replace('.', ' ')} {value}" if name else value)
-    for group, values in groups.items():
-        yield group.replace("_", " "), "; ".join(values)
+def _kind_of(row: "ListedModel") -> str:
+    from pipelines.tasks import family_title
+
+    return family_title(row.kind)
+
+
+def _score(row: "ListedModel") -> str:
+    metric = row.metric.removeprefix("eval/").replace("_", " ")
+    return "" if row.value is None else f"{metric} {row.value:.1%}"
+
+
+def _aliases(row: "ListedModel") -> str:
+    return ", ".join(f"@{alias}" for alias in row.aliases)
+
+
+def _facts(row: "ListedModel", tags: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """Why a version has its aliases, its comparison and its proof; no reason twice."""
+    for key, reason in tags.items():
+        group, _, alias = key.removesuffix(".reason").partition(".")
+        if group == "promoted" and key.endswith(".reason"):
+            title = alias if alias in row.aliases else f"{alias} before"
+            yield title, "as compared" if reason == row.comparison else reason
+    if row.comparison:
+        yield "comparison", row.comparison
+    if not row.is_verified:
+        yield "not verified", "it has not repeated its score in a fresh process"
+        return
+    score = f"{_score(row)} ({tags['proof.comparison']}) on {int(tags['proof.items']):,} items"
+    machine = ", ".join(tags[f"proof.{name}"] for name in ("device", "precision", "libraries"))
+    yield "verified", f"a fresh process repeated its {score}; {machine}"
 
 
 def promote(

@@ -12,7 +12,7 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
@@ -139,12 +139,19 @@ def open_table(path: str, settings: TableSettings | None = None) -> Table:
 
 def check_column(name: str, columns: Sequence[str], place: str, setting: str) -> None:
     """Raise UserError where `place` has no column `name`, which the setting names."""
-    if name not in columns:
+    check_columns({name: setting}, columns, place)
+
+
+def check_columns(setting_of: Mapping[str, str], columns: Sequence[str], place: str) -> None:
+    """Raise UserError that names all of the columns that `place` lacks, and their settings."""
+    missing = [name for name in setting_of if name not in columns]
+    if missing:
         # Marks that nobody sees, such as those of direction, are written out.
         names = [each if each.isprintable() else ascii(each) for each in columns]
         raise UserError(
-            f"{place} has no column {name!r}, only {', '.join(names)[:200] or 'nothing'}; set "
-            f"{setting} to the one you mean"
+            f"{place} has no column {' or '.join(map(repr, missing))}, only "
+            f"{', '.join(names)[:200] or 'nothing'}; set "
+            f"{' and '.join(setting_of[name] for name in missing)} to the one you mean"
         )
 
 

@@ -20,7 +20,7 @@ from pipelines.tasks.encoding import text_of
 from pipelines.tasks.slices import slices_of
 from pipelines.tasks.suspects import suspects
 from pipelines.tracking.tracker import FINGERPRINT_TAG, Tracker
-from pipelines.train.imported import find_model_artifact
+from pipelines.train.existing import find_model_artifact
 
 _MOST_SLICES: Final = 100
 SUSPECT_COLUMNS: Final = ("place", "label", "suggestion", "probability", "text", "second_text")

@@ -4,7 +4,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from difflib import get_close_matches
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any, Final, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from pipelines.errors import UserError
+from pipelines.errors import UserError, nearest
 from pipelines.recipes.recipe import Recipe
 
 _PRESETS = files("pipelines.recipes") / "presets"
@@ -190,12 +189,6 @@ def explain(
         # A section is wrong because of something in it, which has a fault of its own.
         if not any(other.startswith(f"{path}.") for other in by_path)
     )
-
-
-def nearest(name: str, names: Iterable[str], *, cutoff: float = 0.7, most: int = 3) -> str:
-    """`; did you mean …?` with the names that are spelled like `name`; empty where none is."""
-    near = get_close_matches(name, list(names), n=most, cutoff=cutoff)
-    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def shortened(value: object) -> str:

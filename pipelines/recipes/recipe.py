@@ -168,6 +168,16 @@ class Recipe(Settings):
         return self.finetuning.encoder is None
 
     @property
+    def named_encoders(self) -> dict[str, str]:
+        """The existing encoders that a run starts from, by the section that names each."""
+        sections = {
+            "pretraining": self.pretraining.encoder if self.pretrains else None,
+            "vocabulary": self.vocabulary.encoder if self.pretrains else None,
+            "finetuning": self.finetuning.encoder,
+        }
+        return {section: name for section, name in sections.items() if name is not None}
+
+    @property
     def has_labels(self) -> bool:
         """Whether there are labelled items to fine-tune on."""
         return self.dataset.source.kind != "none"

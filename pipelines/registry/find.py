@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pipelines.errors import UserError
+from pipelines.errors import UserError, nearest
 from pipelines.io.hugging_face import FROM_THE_HUB
 
 if TYPE_CHECKING:
@@ -110,9 +110,10 @@ def find_source(client: "MlflowClient", name: str, source: str) -> "ModelVersion
             f"`bertsmith models` lists, such as {name}/1"
         )
     if version is None:
+        names = [model.name for model in pages(client.search_registered_models)]
         raise UserError(
             f"the registry has no model {name!r} with the alias or version {source!r}, and there "
-            f"is no such folder; see `bertsmith models`; {FROM_THE_HUB}"
+            f"is no such folder{nearest(name, names)}; see `bertsmith models`; {FROM_THE_HUB}"
         )
     return version
 

@@ -1,7 +1,7 @@
 """What a registered model was made from."""
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from pipelines.recipes.files import differences
 from pipelines.recipes.recipe import Recipe
@@ -47,10 +47,7 @@ def _branch(
     manifest, inner = artifact.manifest, f"{indent}  "
     yield f"{inner}holds {headline}"
     yield f"{inner}made {manifest.created}, by {manifest.code_version}"
-    stage = STAGES.get(artifact.kind)
-    usual = getattr(Recipe(), stage.name, None) if stage else None
-    default = usual.model_dump(mode="json") if usual is not None else {}
-    for path, value in differences(manifest.settings, default).items():
+    for path, value in differences(manifest.settings, _default(artifact)).items():
         yield f"{inner}{path}: {value}"
     if artifact.kind == "corpus" and (paths := artifact.statistics.get("input", {}).get("paths")):
         yield f"{inner}paths: {', '.join(paths)}"
@@ -59,6 +56,20 @@ def _branch(
             yield from _branch(name, value, store, inner, shown)
         else:  # raw text or labelled files, and how they were read
             yield f"{inner}{name} {value}"
+
+
+def _default(artifact: Artifact) -> dict[str, Any]:
+    """The settings of a stage that nobody sets, with a source of the kind that this one has."""
+    stage = STAGES.get(artifact.kind)
+    usual = getattr(Recipe(), stage.name, None) if stage else None
+    if usual is None:
+        return {}
+    kinds = {
+        section: {"kind": values["kind"]}
+        for section, values in artifact.manifest.settings.items()
+        if isinstance(values, Mapping) and "kind" in values
+    }
+    return type(usual).model_validate(kinds).model_dump(mode="json")
 
 
 def _artifact(name: str, fingerprint: str, store: ArtifactStore) -> Artifact | None:

@@ -33,10 +33,10 @@ from pipelines.registry.find import (
 )
 from pipelines.stage import StageContext
 from pipelines.store import Artifact
+from pipelines.store.artifact import is_fingerprint
 from pipelines.train.imported import (
     existing_encoder,
     import_folder,
-    is_fingerprint,
     is_ours,
     refuse_own_code,
 )

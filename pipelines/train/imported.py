@@ -15,15 +15,13 @@ from bert_core.model.rows import CODE_FILE
 from bert_core.training.state import load_model, read_config, save_model
 from bert_core.vocabulary import TOKENIZER_FILES, WordPieceTokenizer
 from pipelines.errors import UserError, readable, redacted
-from pipelines.io.hugging_face import FROM_THE_HUB
 from pipelines.stage import IMPORTED, StageContext, send_note
-from pipelines.store import Artifact, ArtifactStore, Built, Draft
-from pipelines.store.artifact import fingerprint_of, is_fingerprint, sha256_of_file
+from pipelines.store import Artifact, Built, Draft
+from pipelines.store.artifact import fingerprint_of, sha256_of_file
+from pipelines.train.existing import check_encoder, find_model_artifact
 from pipelines.versions import computing_machine
 
 PROBE: Final = "probe/response"  # of texts whose answers verification compares
-# Kinds of artifacts that hold a model and its tokenizer; `imported_encoder` was the first's name.
-_KINDS: Final = (IMPORTED, "encoder", "finetuned", "imported_encoder")
 CAUSAL: Final = (
     "causal, as its config.json says (is_decoder): a token reads itself and what is left of it, "
     "never what is right of it"
@@ -39,13 +37,9 @@ def existing_encoder(reference: str, context: StageContext) -> Artifact:
     artifact = find_model_artifact(reference, context.store)
     if artifact is not None:
         return artifact
-    if reference.strip() and Path(reference).is_dir():
-        refuse_own_code(Path(reference))
-        return import_folder(Path(reference), context, source=reference)
-    raise UserError(
-        f"there is no encoder {reference!r}: name a folder with a model, models:/<name>@<alias> or "
-        f"a fingerprint in the store {context.store.url} (see `bertsmith store`); {FROM_THE_HUB}"
-    )
+    check_encoder(reference, context.store)
+    refuse_own_code(Path(reference))
+    return import_folder(Path(reference), context, source=reference)
 
 
 def config_of(encoder: Artifact) -> EncoderConfig:
@@ -61,14 +55,6 @@ def refuse_own_code(folder: Path) -> None:
             "name the model in the registry or its fingerprint in the store, or read that file and "
             "train a model of your own with it (--task FILE.py)"
         )
-
-
-def find_model_artifact(fingerprint: str, store: ArtifactStore) -> Artifact | None:
-    """The artifact with a model that has this fingerprint; None where the store has none."""
-    if not is_fingerprint(fingerprint):
-        return None
-    artifacts = (store.find(kind, fingerprint) for kind in _KINDS)
-    return next((artifact for artifact in artifacts if artifact is not None), None)
 
 
 def is_ours(folder: Path) -> bool:

@@ -24,9 +24,13 @@ from tests.flows.published_folders import WORDS, saved
         (["import", "{vocabulary}", "--cased", "--head", "encoder"], "holds a vocabulary"),
         (["import", "{vocabulary}", "--cased", "--name", "x"], "this is a vocabulary"),
         (["predict", "x", "--model", "0" * 32], "there is no encoder '0000"),
+        (["run", "--encoder", "{model}s", "--labels", "{here}/rows.csv"],
+         "there is no encoder '{model}s'; did you mean {name}?; name a folder"),
+        (["run", "--encoder", "models:/theirs", "--labels", "{here}/rows.csv"],
+         "the registry has no model 'theirs'"),
         (["run", "--encoder", "", "--labels", "{here}/rows.csv"], "at least 1 character"),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_ends_in_a_sentence(
     arguments: list[str], words: str, published: Path, own_home: Path, tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -35,7 +39,10 @@ def test_a_mistake_ends_in_a_sentence(
     vocabulary.write_text("\n".join([*SPECIAL_TOKENS, *WORDS]) + "\n")
     rows = "".join(f"a{number},{'xy'[number % 2]}\n" for number in range(200))
     (tmp_path / "rows.csv").write_text(f"text,label\n{rows}")
-    places = {"here": str(tmp_path), "model": str(published), "vocabulary": str(vocabulary)}
+    places = {
+        "here": str(tmp_path), "model": str(published), "name": published.name,
+        "vocabulary": str(vocabulary),
+    }  # fmt: skip
     assert run([argument.format(**places) for argument in arguments]) == MISTAKE
     said = capsys.readouterr().err.strip()
     assert words.format(**places) in said

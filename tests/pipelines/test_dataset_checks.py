@@ -82,6 +82,9 @@ def rows(labels: list[str]) -> str:
           for text in ("\u200b", "\u00ad\u200d")),
         (rows(["0.0", "4.8"] * 20), r"numbers with fractions \(0.0, 4.8\).*family=regression"),
         ("\u200ftext,label\nx,1\n", r"has no column 'text', only '\\u200ftext', label; set"),
+        ("Текст,Метка\nда,1\n",
+         r"has no column 'text' or 'label', only Текст, Метка; set text_column "
+         r"\(--text-column\) and label_column \(--label-column\) to the one you mean"),
         ("", "holds no labelled items"),
     ],
 )  # fmt: skip
