@@ -73,7 +73,7 @@ FINETUNING = Stage(
     name="finetuning", title="fine-tuning", kind="finetuned", version=9, headline=_score
 )
 EVALUATION = Stage(
-    name="evaluation", title="evaluation", kind="evaluation", version=9, headline=_score
+    name="evaluation", title="evaluation", kind="evaluation", version=10, headline=_score
 )
 
 CHAIN = (CORPUS, VOCABULARY, EXAMPLES, PRETRAINING, DATASET, FINETUNING, EVALUATION)

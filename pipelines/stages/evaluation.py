@@ -69,7 +69,7 @@ def _evaluate(finetuned: Artifact, dataset: Artifact, baselines: Artifact, draft
     if answers.probable is not None:
         temperature = finetuned.statistics.get("temperature", 1.0)  # older ones have none
         confidence = calibration_figures(answers.probable, temperature)
-        table = confidence_report(answers.probable)
+        table = confidence_report(answers.probable, heldout.labels)
         report |= {"confidence": table}
         if gives_one_probability(model):
             names.append(CONFIDENCE_FILE)

@@ -17,6 +17,7 @@ SHOWN: Final = (0.9, 0.95, 0.99)
 _PRECISIONS: Final = (*(round(0.5 + n / 100, 2) for n in range(50)), 0.995, 0.999)
 _FEWEST_ANSWERS: Final = 20  # of which a precision says anything
 _ROUNDING: Final = 1e-6
+_MOST_SHOWN: Final = 5  # labels
 
 
 def calibration_figures(probable: Probable, temperature: float | None = None) -> dict[str, float]:
@@ -61,15 +62,25 @@ def _log_losses(
     return np.asarray(-np.log(of_class.clip(min=1e-12)))
 
 
-def confidence_report(probable: Probable) -> dict[str, Any]:
-    """`reliability`: a row a bin; `precision`: from which probability on how many are answered."""
+def confidence_report(probable: Probable, labels: Sequence[str] = ()) -> dict[str, Any]:
+    """`reliability`: a row a bin; `precision`: from which probability on how many are answered.
+
+    A row of `precision` names the `labels` that no answer from there on has: one threshold for all
+    may leave a whole class to people.
+    """
     confidences, is_right = _answers(probable.probabilities, probable.classes)
     order = np.argsort(-confidences, kind="stable")
     ranked, num_right = confidences[order], np.cumsum(is_right[order], dtype=np.int64)
+    rows = [_at_precision(ranked, num_right, each) for each in _PRECISIONS]
+    answers = probable.probabilities.argmax(axis=1)
+    for row in rows:
+        least = row["min_confidence"]
+        given = set() if least is None else {*answers[confidences >= least].tolist()}
+        row["never"] = [label for place, label in enumerate(labels) if given and place not in given]
     return {
         "items": len(is_right),
         "reliability": _reliability(confidences, is_right),
-        "precision": [_at_precision(ranked, num_right, each) for each in _PRECISIONS],
+        "precision": rows,
     }
 
 
@@ -200,8 +211,11 @@ def precision_rows(report: Mapping[str, Any]) -> list[tuple[str, str, str]]:
             if least is None:
                 rows.append((f"answered alone {title}", "none", ""))
             else:
-                share = row["answered"]
+                share, never = row["answered"], row["never"]
                 why = "all texts: accuracy is higher than that" if share == 1 else ""
+                if never:
+                    more = f" and {len(never) - _MOST_SHOWN} more" * (len(never) > _MOST_SHOWN)
+                    why = f"never {', '.join(never[:_MOST_SHOWN])}{more}"
                 rows.append((f"answered alone {title}, {_from(least)}", f"{share:.1%}", why))
     return rows
 

@@ -94,6 +94,21 @@ def test_what_answers_every_text_says_why() -> None:
     ]
 
 
+def test_a_class_that_is_never_answered_is_named() -> None:
+    # Nobody is 95% sure of the second class, and nothing is ever the third.
+    sure, unsure = [[0.97, 0.02, 0.01]] * 60, [[0.1, 0.8, 0.1]] * 40
+    probable = Probable(np.array(sure + unsure), np.array([0] * 60 + [1] * 32 + [2] * 8))
+    rows = precision_rows(confidence_report(probable, ["spam", "работа", "other"]))
+    assert [row[1:] for row in rows] == [
+        ("100.0%", "never other"), ("60.0%", "never работа, other"), ("none", ""),
+    ]  # fmt: skip
+    many = [f"label {number}" for number in range(9)]
+    wide = Probable(np.eye(9)[[0] * 200] * 0.9 + 0.01, np.zeros(200, int))
+    assert precision_rows(confidence_report(wide, many))[0][2] == (
+        "never label 1, label 2, label 3, label 4, label 5 and 3 more"
+    )
+
+
 def test_a_threshold_stands_between_the_last_answer_and_the_next() -> None:
     confidences = [0.9] * 30 + [0.9 - 1e-7] * 30
     report = confidence_report(of(confidences, [True] * 30 + [False] * 30))
