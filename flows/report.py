@@ -150,7 +150,12 @@ def _models(report: RunReport) -> list[str]:
     lines = []
     for model in report.models:
         alias = promoted.get((model.name, model.version))
-        now = f"now models:/{model.name}@{alias}" if alias else "not promoted in this run"
+        if alias:
+            now = f"now models:/{model.name}@{alias}"
+        elif model.reused:
+            now = "registered by an earlier run, not promoted in this one"
+        else:
+            now = "not promoted"
         lines.append(f"- {family_title(model.kind)}: {model.uri}, {now}")
     lines += [
         f"- {proof.model.uri}, loaded in a fresh process, reproduced its held-out score "

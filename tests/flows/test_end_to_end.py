@@ -111,7 +111,8 @@ def test_the_screen_shows_the_report_without_control_characters_in_a_pipe(
     assert "\x1b" not in said
     for words in (
         "# small:", "built", "masked-token accuracy", "most frequent token", ", predicted: ",
-        "models:/bertsmith-encoder/1", f"bertsmith models --home '{whole_run.home}'",
+        "models:/bertsmith-encoder/1, not promoted\n",
+        f"bertsmith models --home '{whole_run.home}'",
         "not better than the token-frequency baseline", "majority class ",
         "TF-IDF of characters ", "same budget from random weights ",
     ):  # fmt: skip
@@ -120,7 +121,7 @@ def test_the_screen_shows_the_report_without_control_characters_in_a_pipe(
 
 
 def test_a_second_run_builds_nothing_registers_nothing_new_and_moves_no_alias(
-    whole_run: WholeRun,
+    whole_run: WholeRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
     client = open_tracker(whole_run.report.recipe.runtime).client()
     client.delete_registered_model_alias("bertsmith-encoder", "candidate")  # a person's doing
@@ -135,6 +136,10 @@ def test_a_second_run_builds_nothing_registers_nothing_new_and_moves_no_alias(
     assert not [record for record in report.records if record.name.startswith("verification")]
     assert report.promotions == []
     assert len(report.filled_masks) == 8  # of the run's own version, whatever the aliases say
+    print_report(report)
+    assert (
+        "models:/bertsmith-encoder/1, registered by an earlier run, not promoted in this one\n"
+    ) in capsys.readouterr().out
 
 
 def test_another_mask_rate_rebuilds_the_examples_alone(whole_run: WholeRun) -> None:
@@ -163,6 +168,15 @@ def test_the_registered_models_answer_on_the_command_line(
     listed = capsys.readouterr().out
     assert "bertsmith-classifier" in listed
     assert "@candidate" in listed
+    assert run(["models", "bertsmith-classifier/1", *home]) == DONE
+    shown = capsys.readouterr().out
+    for words in (
+        "models:/bertsmith-classifier/1  @candidate\nclassification, registered 20",
+        "| accuracy ", "\nverified: a fresh process repeated its accuracy ",
+        "\nmade from\n  fine-tuning ", "see above\n",
+    ):  # fmt: skip
+        assert words in shown
+    assert "None" not in shown and "[]" not in shown  # what nobody set
 
 
 def test_a_registered_classifier_is_evaluated_on_a_labelled_file(
