@@ -6,8 +6,8 @@ ends the command before torch, Ray or MLflow are imported.
 
 from pipelines.errors import UserError
 from pipelines.recipes.recipe import Recipe, Until
-from pipelines.registry.find import REGISTERED, find_model
-from pipelines.stage import check_nodes, check_store_and_tracker, open_tracker
+from pipelines.registry.find import REGISTERED
+from pipelines.stage import check_nodes, check_store_and_tracker
 from pipelines.store import ArtifactStore
 from pipelines.train.existing import check_encoder
 
@@ -37,10 +37,8 @@ def check_run(recipe: Recipe, until: Until) -> None:
             "fine-tuned or registered; add --until pretraining, or choose mlm or mlm_nsp"
         )
     check_store_and_tracker(recipe.runtime)
-    for name in dict.fromkeys(recipe.named_encoders.values()):
-        if name.startswith(REGISTERED):
-            find_model(open_tracker(recipe.runtime).client(), name)
-        else:
+    for name in recipe.named_encoders.values():
+        if not name.startswith(REGISTERED):  # those are looked up by the run: MLflow imports slowly
             check_encoder(name, ArtifactStore(recipe.runtime.store_url(), is_patient=False))
     if recipe.pretrains:
         from pipelines.stages.corpus.sources import check_inputs as check_corpus

@@ -88,8 +88,7 @@ def planned_stages(recipe: Recipe, until: Until) -> list[PlannedStage]:
     No artifact and no database is written, and no local Ray starts. Raises UserError as the run
     would for inputs that cannot be read.
     """
-    encoders = (recipe.pretraining.encoder, recipe.vocabulary.encoder, recipe.finetuning.encoder)
-    is_registered = any(each and each.startswith(REGISTERED) for each in encoders)
+    is_registered = any(name.startswith(REGISTERED) for name in recipe.named_encoders.values())
     if is_registered and not has_registry(recipe.runtime):  # opening it would create one
         raise UserError("there is no registry yet, so no encoder can be taken from it")
     store = LookupStore(recipe.runtime.store_url())

@@ -153,7 +153,7 @@ def _models(report: RunReport) -> list[str]:
         if alias:
             now = f"now models:/{model.name}@{alias}"
         elif model.reused:
-            now = "registered by an earlier run, not promoted in this one"
+            now = "registered before, not promoted in this run"
         else:
             now = "not promoted"
         lines.append(f"- {family_title(model.kind)}: {model.uri}, {now}")

@@ -89,7 +89,7 @@ def models(
 
 def _show(model: str, home: Home, store: Store, *, as_json: bool) -> None:
     tracker = registry_of(home)
-    from pipelines.registry.find import find_model, list_models, uri_of
+    from pipelines.registry.find import find_model, list_models, listed, uri_of
     from pipelines.registry.lineage import lineage_lines
 
     version = find_model(tracker.client(), model)
@@ -105,10 +105,9 @@ def _show(model: str, home: Home, store: Store, *, as_json: bool) -> None:
         whole = {"model": uri_of(version), "aliases": aliases, "tags": tags, "lineage": lines}
         print(json.dumps(whole, indent=2, ensure_ascii=False))
         return
-    rows = [row for row in list_models(tracker) if row.name == version.name]
-    (shown,) = (row for row in rows if row.version == int(version.version))
+    shown = listed(version, version.aliases)
     print(f"{uri_of(version)}  {_aliases(shown) or 'no alias'}")
-    print(f"{_kind_of(shown)}, registered {shown.created:%Y-%m-%d %H:%M}")
+    print(f"{_kind_of(shown) or 'model'}, registered {shown.created:%Y-%m-%d %H:%M}")
     for section in (version.description or "").split("\n## "):  # of its card
         title, _, text = section.partition("\n")
         if title == "Held-out figures":
@@ -116,11 +115,13 @@ def _show(model: str, home: Home, store: Store, *, as_json: bool) -> None:
     print()
     for title, text in _facts(shown, tags):
         print(f"{title}: {text}")
-    others = [row for row in rows if row is not shown]
-    for row in others[:_OTHERS]:
-        print(f"version {row.version}: {', '.join(filter(None, (_score(row), _aliases(row))))}")
+    others = [row for row in list_models(tracker, shown.name) if row.version != shown.version]
+    for number, row in enumerate(others):
+        if number < _OTHERS or row.aliases:
+            described = ", ".join(filter(None, (_score(row) or "no score", _aliases(row))))
+            print(f"version {row.version}: {described}")
     if len(others) > _OTHERS:
-        print(f"{len(others) - _OTHERS} older versions: bertsmith models")
+        print("see `bertsmith models` for all versions")
     print("made from")
     for line in lines:
         print(f"  {line}")
@@ -133,8 +134,10 @@ def _kind_of(row: "ListedModel") -> str:
 
 
 def _score(row: "ListedModel") -> str:
+    from pipelines.stages.figures import style_of
+
     metric = row.metric.removeprefix("eval/").replace("_", " ")
-    return "" if row.value is None else f"{metric} {row.value:.1%}"
+    return "" if row.value is None else f"{metric} {row.value:{style_of(metric, row.value)}}"
 
 
 def _aliases(row: "ListedModel") -> str:
@@ -142,20 +145,24 @@ def _aliases(row: "ListedModel") -> str:
 
 
 def _facts(row: "ListedModel", tags: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """Why a version has its aliases, its comparison and its proof; no reason twice."""
+    """A version's comparison, why it has or had its aliases, and its proof; no reason twice."""
+    if row.comparison:
+        yield "comparison", row.comparison
     for key, reason in tags.items():
         group, _, alias = key.removesuffix(".reason").partition(".")
         if group == "promoted" and key.endswith(".reason"):
-            title = alias if alias in row.aliases else f"{alias} before"
-            yield title, "as compared" if reason == row.comparison else reason
-    if row.comparison:
-        yield "comparison", row.comparison
+            title = alias if alias in row.aliases else f"formerly {alias}"
+            yield title, "by this comparison" if reason == row.comparison else reason
     if not row.is_verified:
-        yield "not verified", "it has not repeated its score in a fresh process"
+        yield "not verified", "it has not reproduced its score in a fresh process"
         return
-    score = f"{_score(row)} ({tags['proof.comparison']}) on {int(tags['proof.items']):,} items"
-    machine = ", ".join(tags[f"proof.{name}"] for name in ("device", "precision", "libraries"))
-    yield "verified", f"a fresh process repeated its {score}; {machine}"
+    score = f"held-out {score}" if (score := _score(row)) else "answers"
+    machine = [tags.get(f"proof.{name}", "") for name in ("device", "precision", "libraries")]
+    yield (
+        "verified",
+        f"a fresh process reproduced its {score} ({tags.get('proof.comparison', 'unknown')}); "
+        f"{', '.join(filter(None, machine))}",
+    )
 
 
 def promote(

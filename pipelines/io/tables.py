@@ -139,19 +139,20 @@ def open_table(path: str, settings: TableSettings | None = None) -> Table:
 
 def check_column(name: str, columns: Sequence[str], place: str, setting: str) -> None:
     """Raise UserError where `place` has no column `name`, which the setting names."""
-    check_columns({name: setting}, columns, place)
+    check_columns({setting: name}, columns, place)
 
 
-def check_columns(setting_of: Mapping[str, str], columns: Sequence[str], place: str) -> None:
+def check_columns(name_of: Mapping[str, str], columns: Sequence[str], place: str) -> None:
     """Raise UserError that names all of the columns that `place` lacks, and their settings."""
-    missing = [name for name in setting_of if name not in columns]
+    missing = {setting: name for setting, name in name_of.items() if name not in columns}
     if missing:
         # Marks that nobody sees, such as those of direction, are written out.
         names = [each if each.isprintable() else ascii(each) for each in columns]
+        lacking = " or ".join(map(repr, dict.fromkeys(missing.values())))
         raise UserError(
-            f"{place} has no column {' or '.join(map(repr, missing))}, only "
-            f"{', '.join(names)[:200] or 'nothing'}; set "
-            f"{' and '.join(setting_of[name] for name in missing)} to the one you mean"
+            f"{place} has no column {lacking}, only "
+            f"{', '.join(names)[:200] or 'nothing'}; set {' and '.join(missing)} to the "
+            f"{'one' if len(missing) == 1 else 'ones'} you mean"
         )
 
 

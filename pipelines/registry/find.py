@@ -4,7 +4,7 @@ MLflow takes two seconds to import, so it is imported where it is asked.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -163,38 +163,44 @@ class ListedModel:
     promoted: Mapping[str, str]  # why it was given each alias
 
 
-def list_models(tracker: "Tracker") -> list[ListedModel]:
-    """Every version in the registry, newest first within its name.
+def list_models(tracker: "Tracker", name: str | None = None) -> list[ListedModel]:
+    """Every version in the registry, or of one name in it; newest first within its name.
 
     Raises MlflowException where the tracker does not answer.
     """
     client = tracker.client()
+    of_name = None if name is None else f"name = '{name}'"
     # Versions found by a search come without their aliases; the models have them all.
     aliases: dict[tuple[str, int], list[str]] = defaultdict(list)
-    for model in pages(client.search_registered_models):
+    for model in pages(client.search_registered_models, of_name):
         for alias, number in sorted(model.aliases.items()):
             aliases[model.name, int(number)].append(alias)
-    rows = []
-    for version in pages(client.search_model_versions):
-        tags, number = version.tags, int(version.version)
-        proof, reasons = entries(PROOF_TAG, tags), entries(PROMOTED_TAG, tags)
-        is_score = proof.get("metric", "").startswith("eval/")
-        held = aliases[version.name, number]
-        row = ListedModel(
-            name=version.name,
-            version=number,
-            aliases=held,
-            kind=tags.get(KIND_TAG, ""),
-            metric=proof["metric"] if is_score else "",
-            value=float(proof["reproduced"]) if is_score else None,
-            is_verified=tags.get(VERIFIED_TAG) == "true",
-            created=datetime.fromtimestamp(version.creation_timestamp / 1000, UTC),
-            fingerprint=tags.get(f"{_PREFIX}fingerprint", ""),
-            comparison=tags.get(f"{COMPARISON_TAG}.reason", ""),
-            promoted={a: reasons[f"{a}.reason"] for a in held if f"{a}.reason" in reasons},
-        )
-        rows.append(row)
+    rows = [
+        listed(version, aliases[version.name, int(version.version)])
+        for version in pages(client.search_model_versions, of_name)
+    ]
     return sorted(rows, key=lambda row: (row.name, -row.version))
+
+
+def listed(version: "ModelVersion", aliases: Iterable[str]) -> ListedModel:
+    """One version and the aliases that it has."""
+    tags = version.tags
+    proof, reasons = entries(PROOF_TAG, tags), entries(PROMOTED_TAG, tags)
+    is_score = proof.get("metric", "").startswith("eval/") and "reproduced" in proof
+    held = sorted(aliases)
+    return ListedModel(
+        name=version.name,
+        version=int(version.version),
+        aliases=held,
+        kind=tags.get(KIND_TAG, ""),
+        metric=proof["metric"] if is_score else "",
+        value=float(proof["reproduced"]) if is_score else None,
+        is_verified=tags.get(VERIFIED_TAG) == "true",
+        created=datetime.fromtimestamp(version.creation_timestamp / 1000, UTC),
+        fingerprint=tags.get(f"{_PREFIX}fingerprint", ""),
+        comparison=tags.get(f"{COMPARISON_TAG}.reason", ""),
+        promoted={a: reasons[f"{a}.reason"] for a in held if f"{a}.reason" in reasons},
+    )
 
 
 def newest_of(tracker: "Tracker", kind: str) -> str | None:

@@ -1,7 +1,10 @@
 """What a registered model was made from."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final
+
+from pydantic import ValidationError
 
 from pipelines.recipes.files import differences
 from pipelines.recipes.recipe import Recipe
@@ -69,7 +72,9 @@ def _default(artifact: Artifact) -> dict[str, Any]:
         for section, values in artifact.manifest.settings.items()
         if isinstance(values, Mapping) and "kind" in values
     }
-    return type(usual).model_validate(kinds).model_dump(mode="json")
+    with suppress(ValidationError):  # of a kind that newer code knows
+        usual = type(usual).model_validate(kinds)
+    return usual.model_dump(mode="json")
 
 
 def _artifact(name: str, fingerprint: str, store: ArtifactStore) -> Artifact | None:

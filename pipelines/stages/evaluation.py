@@ -69,9 +69,10 @@ def _evaluate(finetuned: Artifact, dataset: Artifact, baselines: Artifact, draft
     if answers.probable is not None:
         temperature = finetuned.statistics.get("temperature", 1.0)  # older ones have none
         confidence = calibration_figures(answers.probable, temperature)
-        table = confidence_report(answers.probable, heldout.labels)
+        is_one = gives_one_probability(model)  # several labels a text have one for each
+        table = confidence_report(answers.probable, heldout.labels if is_one else ())
         report |= {"confidence": table}
-        if gives_one_probability(model):
+        if is_one:
             names.append(CONFIDENCE_FILE)
             draft.write(CONFIDENCE_FILE, json.dumps(table).encode())
     draft.write(REPORT_FILE, json.dumps(report, indent=2, ensure_ascii=False).encode())

@@ -83,6 +83,7 @@ def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[st
     """The lines of a Markdown table whose columns are equally wide; none without rows."""
     if not rows:
         return
+    rows = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     for line in (header, ["-" * width for width in widths], *rows):
         cells = (f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True))

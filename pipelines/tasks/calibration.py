@@ -65,8 +65,8 @@ def _log_losses(
 def confidence_report(probable: Probable, labels: Sequence[str] = ()) -> dict[str, Any]:
     """`reliability`: a row a bin; `precision`: from which probability on how many are answered.
 
-    A row of `precision` names the `labels` that no answer from there on has: one threshold for all
-    may leave a whole class to people.
+    The rows that are shown name the `labels` (C of them) that no answer from there on has: one
+    threshold for all may leave a whole class to people.
     """
     confidences, is_right = _answers(probable.probabilities, probable.classes)
     order = np.argsort(-confidences, kind="stable")
@@ -74,9 +74,9 @@ def confidence_report(probable: Probable, labels: Sequence[str] = ()) -> dict[st
     rows = [_at_precision(ranked, num_right, each) for each in _PRECISIONS]
     answers = probable.probabilities.argmax(axis=1)
     for row in rows:
-        least = row["min_confidence"]
-        given = set() if least is None else {*answers[confidences >= least].tolist()}
-        row["never"] = [label for place, label in enumerate(labels) if given and place not in given]
+        if row["precision"] in SHOWN and row["min_confidence"] is not None:
+            given = {*answers[confidences >= row["min_confidence"]].tolist()}
+            row["never"] = [label for place, label in enumerate(labels) if place not in given]
     return {
         "items": len(is_right),
         "reliability": _reliability(confidences, is_right),
@@ -211,11 +211,13 @@ def precision_rows(report: Mapping[str, Any]) -> list[tuple[str, str, str]]:
             if least is None:
                 rows.append((f"answered alone {title}", "none", ""))
             else:
-                share, never = row["answered"], row["never"]
-                why = "all texts: accuracy is higher than that" if share == 1 else ""
-                if never:
-                    more = f" and {len(never) - _MOST_SHOWN} more" * (len(never) > _MOST_SHOWN)
-                    why = f"never {', '.join(never[:_MOST_SHOWN])}{more}"
+                share, never = row["answered"], [repr(label) for label in row["never"]]
+                if len(never) > _MOST_SHOWN:
+                    never[_MOST_SHOWN:] = [f"{len(never) - _MOST_SHOWN} more"]
+                why = "; ".join(
+                    ["all texts: accuracy is higher than that"] * (share == 1)
+                    + [f"none is labelled {' or '.join(never)}"] * bool(never)
+                )
                 rows.append((f"answered alone {title}, {_from(least)}", f"{share:.1%}", why))
     return rows
 

@@ -1,5 +1,6 @@
 """An existing encoder that a recipe names: found without reading it, so without torch."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -23,13 +24,25 @@ def find_model_artifact(fingerprint: str, store: ArtifactStore) -> Artifact | No
 
 def check_encoder(reference: str, store: ArtifactStore) -> None:
     """Raise UserError where `reference` is no folder and no fingerprint in the store."""
-    if reference.strip() and Path(reference).is_dir():
-        return
-    if find_model_artifact(reference, store) is None:
-        beside = Path(reference).absolute().parent
-        folders = [each.name for each in beside.iterdir()] if beside.is_dir() else []
-        raise UserError(
-            f"there is no encoder {reference!r}{nearest(Path(reference).name, folders)}; name a "
-            f"folder with a model, models:/<name>@<alias> or a fingerprint in the store "
-            f"{store.url} (see `bertsmith store`); {FROM_THE_HUB}"
-        )
+    if not is_model_folder(reference) and find_model_artifact(reference, store) is None:
+        raise missing_encoder(reference, store)
+
+
+def is_model_folder(reference: str) -> bool:
+    """Whether a folder is meant; one that may not be entered is none."""
+    with suppress(OSError):
+        return bool(reference.strip()) and Path(reference).is_dir()
+    return False
+
+
+def missing_encoder(reference: str, store: ArtifactStore) -> UserError:
+    """The error for an encoder that is not there; it names folders beside it that are alike."""
+    path, folders = Path(reference), list[str]()
+    with suppress(OSError, ValueError):  # what cannot be listed has no hint
+        folders = [each.name for each in path.parent.iterdir() if each.is_dir()]
+    near = nearest(path.name, filter(str.isprintable, folders))
+    return UserError(
+        f"there is no encoder {reference!r}{near}; name a folder with a model, "
+        "models:/<name>@<alias> or a fingerprint in the store "
+        f"{store.url} (see `bertsmith store`); {FROM_THE_HUB}"
+    )

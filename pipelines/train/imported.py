@@ -18,7 +18,7 @@ from pipelines.errors import UserError, readable, redacted
 from pipelines.stage import IMPORTED, StageContext, send_note
 from pipelines.store import Artifact, Built, Draft
 from pipelines.store.artifact import fingerprint_of, sha256_of_file
-from pipelines.train.existing import check_encoder, find_model_artifact
+from pipelines.train.existing import find_model_artifact, is_model_folder, missing_encoder
 from pipelines.versions import computing_machine
 
 PROBE: Final = "probe/response"  # of texts whose answers verification compares
@@ -37,7 +37,8 @@ def existing_encoder(reference: str, context: StageContext) -> Artifact:
     artifact = find_model_artifact(reference, context.store)
     if artifact is not None:
         return artifact
-    check_encoder(reference, context.store)
+    if not is_model_folder(reference):
+        raise missing_encoder(reference, context.store)
     refuse_own_code(Path(reference))
     return import_folder(Path(reference), context, source=reference)
 

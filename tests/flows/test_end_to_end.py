@@ -137,9 +137,8 @@ def test_a_second_run_builds_nothing_registers_nothing_new_and_moves_no_alias(
     assert report.promotions == []
     assert len(report.filled_masks) == 8  # of the run's own version, whatever the aliases say
     print_report(report)
-    assert (
-        "models:/bertsmith-encoder/1, registered by an earlier run, not promoted in this one\n"
-    ) in capsys.readouterr().out
+    said = "models:/bertsmith-encoder/1, registered before, not promoted in this run\n"
+    assert said in capsys.readouterr().out
 
 
 def test_another_mask_rate_rebuilds_the_examples_alone(whole_run: WholeRun) -> None:
@@ -172,7 +171,7 @@ def test_the_registered_models_answer_on_the_command_line(
     shown = capsys.readouterr().out
     for words in (
         "models:/bertsmith-classifier/1  @candidate\nclassification, registered 20",
-        "| accuracy ", "\nverified: a fresh process repeated its accuracy ",
+        "| accuracy ", "\nverified: a fresh process reproduced its held-out accuracy ",
         "\nmade from\n  fine-tuning ", "see above\n",
     ):  # fmt: skip
         assert words in shown

@@ -26,8 +26,10 @@ from tests.flows.published_folders import WORDS, saved
         (["predict", "x", "--model", "0" * 32], "there is no encoder '0000"),
         (["run", "--encoder", "{model}s", "--labels", "{here}/rows.csv"],
          "there is no encoder '{model}s'; did you mean {name}?; name a folder"),
-        (["run", "--encoder", "models:/theirs", "--labels", "{here}/rows.csv"],
-         "the registry has no model 'theirs'"),
+        (["run", "--encoder", "{here}/rows.csv", "--labels", "{here}/rows.csv"],
+         "there is no encoder '{here}/rows.csv'; name a folder"),
+        (["run", "--encoder", "x" * 300, "--labels", "{here}/rows.csv"],
+         "there is no encoder 'xxx"),
         (["run", "--encoder", "", "--labels", "{here}/rows.csv"], "at least 1 character"),
     ],
 )  # fmt: skip
@@ -137,6 +139,7 @@ def test_an_imported_model_is_registered_and_proves_itself(
     assert rows[0]["is_verified"]
     assert run(["models", "theirs@champion"]) == DONE
     said = capsys.readouterr().out
+    assert "\nverified: a fresh process reproduced its answers (exact); cpu, float32, " in said
     assert "imported_model" in said
     assert "not in the store" not in said
 

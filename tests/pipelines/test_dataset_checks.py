@@ -84,7 +84,7 @@ def rows(labels: list[str]) -> str:
         ("\u200ftext,label\nx,1\n", r"has no column 'text', only '\\u200ftext', label; set"),
         ("Текст,Метка\nда,1\n",
          r"has no column 'text' or 'label', only Текст, Метка; set text_column "
-         r"\(--text-column\) and label_column \(--label-column\) to the one you mean"),
+         r"\(--text-column\) and label_column \(--label-column\) to the ones you mean"),
         ("", "holds no labelled items"),
     ],
 )  # fmt: skip

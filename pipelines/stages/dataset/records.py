@@ -202,14 +202,14 @@ def _columns_of_fields(
     usual = {field: field for field in settings}
     if form == "words" and "words" not in columns and "text" in columns:
         usual = {"words": "text", "tags": _column_of_spans(source, columns, place)}
-    column_of, setting_of = {}, {}
+    column_of, name_of = {}, {}
     for field, setting in settings.items():
         name = getattr(source, setting) or usual[field]
         if getattr(source, setting) or (form, field) not in _OPTIONAL:
-            setting_of[name] = f"{setting} (--{setting.replace('_', '-')})"
+            name_of[f"{setting} (--{setting.replace('_', '-')})"] = name
         if name in columns:
             column_of[field] = name
-    check_columns(setting_of, columns, place)
+    check_columns(name_of, columns, place)
     twice = [name for name, count in Counter(column_of.values()).items() if count > 1]
     if twice:
         raise UserError(f"{', '.join(settings.values())} name the column {twice[0]!r} twice")

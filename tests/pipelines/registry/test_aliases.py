@@ -207,9 +207,9 @@ def test_one_model_is_shown_in_full(models: Models, home: Path, capsys: pytest.C
     fingerprint = models.encoder(1).fingerprint
     for words in (
         "models:/encoder/1  @candidate\nencoder, registered 20", f" {fingerprint}\n",
-        "archive before: by hand\nchampion before: as compared\n",
-        "\ncomparison: better than the constant\n",
-        "\nnot verified: it has not repeated its score in a fresh process\nmade from\n",
+        "\ncomparison: better than the constant\nformerly archive: by hand\n",
+        "\nformerly champion: by this comparison\n",
+        "\nnot verified: it has not reproduced its score in a fresh process\nmade from\n",
         "    seed: 1",
     ):  # fmt: skip
         assert words in said

@@ -100,13 +100,17 @@ def test_a_class_that_is_never_answered_is_named() -> None:
     probable = Probable(np.array(sure + unsure), np.array([0] * 60 + [1] * 32 + [2] * 8))
     rows = precision_rows(confidence_report(probable, ["spam", "работа", "other"]))
     assert [row[1:] for row in rows] == [
-        ("100.0%", "never other"), ("60.0%", "never работа, other"), ("none", ""),
-    ]  # fmt: skip
+        ("100.0%", "all texts: accuracy is higher than that; none is labelled 'other'"),
+        ("60.0%", "none is labelled 'работа' or 'other'"),
+        ("none", ""),
+    ]
     many = [f"label {number}" for number in range(9)]
     wide = Probable(np.eye(9)[[0] * 200] * 0.9 + 0.01, np.zeros(200, int))
     assert precision_rows(confidence_report(wide, many))[0][2] == (
-        "never label 1, label 2, label 3, label 4, label 5 and 3 more"
+        "all texts: accuracy is higher than that; none is labelled 'label 1' or 'label 2' or "
+        "'label 3' or 'label 4' or 'label 5' or 3 more"
     )
+    assert sum("never" in row for row in confidence_report(wide, many)["precision"]) == 3
 
 
 def test_a_threshold_stands_between_the_last_answer_and_the_next() -> None:
