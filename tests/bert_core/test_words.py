@@ -76,6 +76,6 @@ def test_words_of_other_scripts_hold_no_marks(text: str, words: list[str]) -> No
 
 @pytest.mark.parametrize("text", ["a" + "." * 20_000 + "b", "." * 20_000, "a." * 10_000])
 def test_the_time_for_a_long_word_is_linear(text: str) -> None:
-    started = time.process_time()
+    started = time.thread_time()  # other threads of this process have no part in it
     assert "".join(words_of(text)) == text
-    assert time.process_time() - started < 2  # that of the square was 25 seconds
+    assert time.thread_time() - started < 2  # that of the square was 25 seconds

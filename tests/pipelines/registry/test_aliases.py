@@ -15,6 +15,8 @@ from pipelines.registry.compare import Comparison
 from pipelines.registry.find import COMPARISON_TAG, VERIFIED_TAG
 from pipelines.registry.lineage import lineage_lines
 from pipelines.registry.promote import PREVIOUS, Promotion, decide_promotion, move_alias
+from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
+from pipelines.stages.dataset.stage import build_dataset
 from pipelines.train.imported import import_folder
 from tests.pipelines.registry.classifiers import choose, go_back, run_of
 from tests.pipelines.registry.conftest import Models
@@ -216,6 +218,18 @@ def test_one_model_is_shown_in_full(models: Models, home: Path, capsys: pytest.C
     assert run(["models", "encoder/1", "--json", *store]) == DONE
     assert json.loads(capsys.readouterr().out)["tags"]["fingerprint"] == fingerprint
     assert run(["models", "encoder/9", *store]) == MISTAKE
+
+
+def test_the_lineage_of_labels_names_what_somebody_set(models: Models, tmp_path: Path) -> None:
+    rows = "".join(f"text {number},{['да', 'нет'][number % 2]}\n" for number in range(100))
+    (tmp_path / "labels.csv").write_text(f"text,ответ\n{rows}", encoding="utf-8")
+    source = LabelledFile(path=str(tmp_path / "labels.csv"), label_column="ответ")
+    dataset = build_dataset(DatasetSettings(source=source), None, models.context)
+    settings = [
+        line for line in lineage_lines("dataset", dataset.fingerprint, models.context.store)
+        if ": " in line
+    ]  # fmt: skip
+    assert settings == ["  source.label_column: ответ"]
 
 
 def test_the_lineage_goes_down_to_the_bytes_that_came_from_outside(models: Models) -> None:

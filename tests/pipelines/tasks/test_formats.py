@@ -39,7 +39,8 @@ def test_columns_are_called_as_their_fields_or_are_named(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("name", "columns", "settings", "message"),
     [
-        ("classification", "x,y", {}, r"no column 'text', only x, y; set text_column \(--text-"),
+        ("classification", "x,y", {},
+         r"no column 'text' or 'label', only x, y; set text_column .* and label_column \("),
         ("classification", "text,stars", {}, "no column 'label', only text, stars; set label_col"),
         ("classification", "text,label", {"group_column": "b"}, "no column 'b'.* group_column"),
         ("multi_label", "text,label", {}, "no column 'labels'"),
