@@ -13,8 +13,9 @@ def pages() -> Iterator[tuple[str, str]]:
     """(path below the root, text) of each."""
     for pattern in _PAGES:
         for path in sorted(ROOT.glob(pattern)):
-            text = path.read_text(encoding="utf-8")
-            yield path.relative_to(ROOT).as_posix(), text.replace("](docs/", "](../")
+            text = path.read_text(encoding="utf-8").replace("](docs/", "](../")
+            # A page of benchmarks/results lies as far below docs/generated as below the root.
+            yield path.relative_to(ROOT).as_posix(), text.replace("](../../docs/", "](../../../")
 
 
 def linked(docname: str, text: str) -> str:
