@@ -65,12 +65,12 @@ def finetuned(models: Models, dataset: Artifact, steps: int) -> Artifact:
             hidden_dropout=0.0, attention_dropout=0.0,
         )  # fmt: skip
         model = family.build_model(config, items.labels)
-        assert isinstance(model, SequenceClassifier)
         reading = Reading(32)
         examples = family.examples(items, tokenizer, reading)
         if steps:
             learn(model, examples, steps, rate=3e-3, warmup=5)
         else:
+            assert isinstance(model, SequenceClassifier)
             majority = items.labels.index(dataset.statistics["majority_label"])
             with torch.no_grad():
                 for parameter in model.task_head.parameters():

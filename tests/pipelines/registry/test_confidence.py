@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import mlflow
+import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
@@ -16,9 +17,11 @@ from pipelines.predict.batch_prediction import BatchSettings, build_predictions
 from pipelines.registry.package import Confidence, open_model, opened
 from pipelines.registry.register import Submission, model_card, register
 from pipelines.settings import RuntimeSettings
-from pipelines.stages.dataset.stage import read_items
+from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
+from pipelines.stages.dataset.stage import build_dataset, read_items
 from pipelines.stages.evaluation import build_evaluation, confidence_of
 from pipelines.store import Artifact, ArtifactStore
+from pipelines.tasks.calibration import SHOWN
 from tests.pipelines.registry.classifiers import finetuned, labelled_texts
 from tests.pipelines.registry.conftest import Models
 from tests.pipelines.registry.test_serving import untrained
@@ -36,6 +39,25 @@ def submission(models: Models, folder: Path) -> tuple[Submission, Artifact]:
         lineage={"dataset": dataset, "finetuned": model}, recipe_yaml="name: small\n",
         evaluation=evaluation,
     ), dataset  # fmt: skip
+
+
+def test_several_labels_a_text_have_no_class_that_is_never_answered(
+    models: Models, tmp_path: Path
+) -> None:
+    """Their probabilities have two columns, yes and no, whatever the number of labels."""
+    letters = np.random.default_rng(0).choice(list("abcdefgh"), (300, 4))
+    rows = [
+        {"text": " ".join(row), "labels": [each for each in "abcd" if each in row]}
+        for row in letters
+    ]
+    path = tmp_path / "several.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    settings = DatasetSettings(family="multi_label", source=LabelledFile(path=str(path)))
+    dataset = build_dataset(settings, None, models.context)
+    evaluation = build_evaluation(finetuned(models, dataset, 60), dataset, models.context)
+    table = json.loads(evaluation.local("report.json").read_text())["confidence"]["precision"]
+    reached = [row for row in table if row["precision"] in SHOWN and row["answered"]]
+    assert reached and not any(row["never"] for row in reached)
 
 
 def test_what_is_not_sure_enough_is_left_to_a_person_and_the_rest_is_as_precise_as_asked(
