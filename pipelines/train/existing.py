@@ -1,4 +1,4 @@
-"""An existing encoder that a recipe names: found without reading it, so without torch."""
+"""An existing encoder that a recipe names: looked up without reading it, so without torch."""
 
 from contextlib import suppress
 from pathlib import Path

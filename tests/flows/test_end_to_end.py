@@ -137,8 +137,8 @@ def test_a_second_run_builds_nothing_registers_nothing_new_and_moves_no_alias(
     assert report.promotions == []
     assert len(report.filled_masks) == 8  # of the run's own version, whatever the aliases say
     print_report(report)
-    said = "models:/bertsmith-encoder/1, registered before, not promoted in this run\n"
-    assert said in capsys.readouterr().out
+    line = "models:/bertsmith-encoder/1, registered before, not promoted in this run\n"
+    assert line in capsys.readouterr().out
 
 
 def test_another_mask_rate_rebuilds_the_examples_alone(whole_run: WholeRun) -> None:
