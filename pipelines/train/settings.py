@@ -166,6 +166,7 @@ _RATES: Final[Mapping[Use, tuple[float, float]]] = MappingProxyType(
     {"pretraining": (5e-4, 5e-5), "finetuning": (1e-3, 5e-5)}
 )
 _TINY, _BASE = 2 * 128, 12 * 768
+_TOO_HIGH: Final = 4.0  # times the automatic rate
 
 
 def automatic_rate(use: Use, encoder: "EncoderConfig") -> float:
@@ -182,10 +183,21 @@ def automatic_rate(use: Use, encoder: "EncoderConfig") -> float:
 def resolved_rate(
     rate: float | Literal["auto"], use: Use, encoder: "EncoderConfig", observe: Observer
 ) -> float:
-    """`rate`, or what `auto` means for this encoder, with a note to `observe`."""
-    if isinstance(rate, float):
-        return rate
+    """`rate`, or what `auto` means for this encoder, with a note to `observe`.
+
+    A rate that is far too high to keep what an encoder has learned in pretraining gets a note, too.
+    """
     automatic = automatic_rate(use, encoder)
+    if isinstance(rate, float):
+        if use == "pretraining" and rate > _TOO_HIGH * automatic:
+            send_note(
+                observe,
+                use,
+                f"{use}: learning_rate={rate:g} is {rate / automatic:.0f} times what auto sets for "
+                f"the encoder to continue from ({automatic:g}), which may lose what it has learned "
+                f"(set {use}.learning_rate=auto)",
+            )
+        return rate
     send_note(
         observe,
         use,

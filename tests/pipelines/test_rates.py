@@ -6,6 +6,7 @@ from bert_core.config import SIZES, EncoderConfig, encoder_config
 from pipelines.errors import UserError
 from pipelines.recipes.files import read_recipe
 from pipelines.stage import Progress
+from pipelines.stages.pretraining.settings import PretrainingSettings
 from pipelines.train.settings import automatic_rate, resolved_rate
 
 BASE, TINY = (encoder_config(size, 100) for size in ("base", "tiny"))
@@ -45,6 +46,23 @@ def test_what_auto_comes_to_is_told_and_a_number_is_left_alone() -> None:
     assert "6 layers of width 384" in told[0].note
     assert resolved_rate(2e-5, "finetuning", SIX_LAYERS, told.append) == 2e-5
     assert len(told) == 1
+
+
+def test_a_rate_that_undoes_what_was_learned_gets_a_note() -> None:
+    notes: list[Progress] = []
+    assert resolved_rate(2e-3, "pretraining", TINY, notes.append) == 2e-3
+    assert not notes
+    assert resolved_rate(5e-3, "pretraining", TINY, notes.append) == 5e-3
+    assert "learning_rate=0.005 is 10 times what auto sets" in notes[0].note
+    # Fine-tuning has a new head to learn, and searches try what they like.
+    assert resolved_rate(1e-2, "finetuning", BASE, notes.append) == 1e-2
+    assert len(notes) == 1
+
+
+def test_the_default_rate_is_that_of_new_weights_or_of_the_encoder() -> None:
+    assert PretrainingSettings(size="mini").learning_rate == 1e-3
+    assert PretrainingSettings(encoder="models:/name/1").learning_rate == "auto"
+    assert PretrainingSettings(encoder="models:/name/1", learning_rate=1e-4).learning_rate == 1e-4
 
 
 @pytest.mark.parametrize(

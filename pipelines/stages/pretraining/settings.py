@@ -65,8 +65,8 @@ class PretrainingSettings(TrainingSettings):
     )
     learning_rate: PeakRate = Field(
         default=1e-3,
-        description="Peak learning rate, reached after the warm-up; auto, when continuing "
-        "from an encoder: set by its size, 5e-5 for BERT-base and 5e-4 for BERT-tiny.",
+        description="Peak learning rate, reached after the warm-up; auto, the default when "
+        "continuing from an encoder: set by its size, 5e-5 for BERT-base and 5e-4 for BERT-tiny.",
     )
     short_steps_fraction: float = Field(
         default=0.0,
@@ -118,6 +118,14 @@ class PretrainingSettings(TrainingSettings):
     @classmethod
     def _null_takes_a_presets_steps_back(cls, value: Any) -> Any:
         return _NUM_STEPS if value is None else value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _an_existing_encoder_has_its_own_rate(cls, values: Any) -> Any:
+        """The default is for random weights; it would undo what an existing encoder has learned."""
+        if isinstance(values, dict) and values.get("encoder") and "learning_rate" not in values:
+            return values | {"learning_rate": "auto"}
+        return values
 
     @model_validator(mode="after")
     def _values_go_together(self) -> Self:
