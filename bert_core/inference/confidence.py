@@ -21,8 +21,8 @@ def least_probability(folder: Path, precision: float) -> float:
     path = folder / CONFIDENCE_FILE
     if not path.is_file():
         raise ValueError(
-            "the model has no table of precisions (it gives no probabilities, was imported, or is "
-            "older); name a probability with min_confidence"
+            "the model has no table of precisions (it gives no probabilities, was imported, is no "
+            "registered version, or is older); name a probability with min_confidence"
         )
     rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["precision"]
     for row in rows:

@@ -283,11 +283,23 @@ def first_gap(model: Model, columns: Columns) -> Gap | None:
             # An empty context has an answer: none. A list of words may be empty, too.
             is_gap = is_nothing(value) if name == "context" else is_blank(value)
             if is_list(value):
-                is_empty = isinstance(model, MultipleChoice) and len(value) == 0
-                is_gap = is_empty or any(map(is_nothing, value))
+                is_gap = any(map(is_nothing, value))
             if is_gap:
                 return Gap(row, name)
+            if name == "choices" and isinstance(model, MultipleChoice) and is_list(value):
+                lacking = _lacking_choice(value)
+                if lacking:
+                    return Gap(row, lacking)
     return None
+
+
+def _lacking_choice(choices: Sequence[Any]) -> str:
+    """What is missing to choose between texts; empty if nothing is, or if they are none."""
+    if not all(isinstance(choice, str) for choice in choices):
+        return ""
+    if len(choices) < 2:
+        return "second choice" if len(choices) else "choices"
+    return "text in one of its choices" if any(map(is_blank, choices)) else ""
 
 
 def _asked(question: Question, columns: Columns) -> Columns:

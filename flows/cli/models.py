@@ -214,7 +214,8 @@ def _promote(name: str, source: str, alias: str, because: str, home: Path | None
 
     wait_for_api()
     moved = flow(recipe)
-    before = f", before it was {moved.previous_version}" if moved.previous_version else ""
+    is_new = moved.previous_version not in (None, moved.version)
+    before = f", before it was {moved.previous_version}" if is_new else ""
     print(f"{moved.name}@{moved.alias} is version {moved.version}{before}")
 
 

@@ -59,10 +59,11 @@ def predict(
     ] = None,
     model: Model = None,
     file: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
+            metavar="FILE",
             help="Read from here: .txt with a text a line, or a .csv, .tsv, .jsonl or "
-            ".parquet table."
+            ".parquet table.",
         ),
     ] = None,
     text_column: Annotated[
@@ -135,9 +136,15 @@ def predict(
 
     if not texts and file is None:
         raise UserError("there is no text; give it as an argument, or a file of texts with --file")
-    table = None if file is None else read_table(str(file), reading)
+    table = None if file is None else read_table(file, reading)
     with asked_model(model, home) as (folder, called):
-        from pipelines.predict.answers import answer_all, asked_of, asked_of_texts, question_for
+        from pipelines.predict.answers import (
+            answer_all,
+            asked_of,
+            asked_of_texts,
+            is_of_own_task,
+            question_for,
+        )
         from pipelines.registry.package import Confidence, opened
 
         opened_model = opened(folder, Confidence(*confidence))
@@ -146,7 +153,8 @@ def predict(
         asked = asked_of(table, question, text_column, second_text_column)
     else:
         asked = asked_of_texts(question, texts or [])
-    _print_answers(asked, answer_all(opened_model, asked.columns, top), as_json=as_json)
+    answers = answer_all(opened_model, asked.columns, top)
+    _print_answers(asked, answers, as_json=as_json, as_objects=is_of_own_task(opened_model[0]))
 
 
 def _predict_batch(
@@ -159,10 +167,13 @@ def _predict_batch(
     home: Path | None,
 ) -> None:
     """Run the flow over `files` and print where its answers are."""
-    if model is not None and is_folder(model):
+    from pipelines.store.artifact import is_fingerprint
+
+    if model is not None and (is_folder(model) or is_fingerprint(model)):
+        kind = "a folder" if is_folder(model) else "a fingerprint"
         raise UserError(
-            f"--batch needs a registered model, and {model} is a folder; register it with "
-            "`bertsmith import`, or answer with --file"
+            f"--batch needs a registered model, and {model} is {kind}; name the registered model "
+            "as models:/NAME, register this one with `bertsmith import`, or answer with --file"
         )
     if model is None:
         model = newest_at(home, ANY_TASK)
@@ -211,7 +222,9 @@ def from_here(path: str) -> str:
     return f"{glob.escape(str(folder)) if is_pattern else folder}/{path}"
 
 
-def _print_answers(asked: "Asked", answers: dict[str, list[Any]], *, as_json: bool) -> None:
+def _print_answers(
+    asked: "Asked", answers: dict[str, list[Any]], *, as_json: bool, as_objects: bool
+) -> None:
     """A line for each row; as JSON with all columns of the file that was read."""
     from pipelines.predict.tables import beside, json_lines, rows_of
 
@@ -219,8 +232,9 @@ def _print_answers(asked: "Asked", answers: dict[str, list[Any]], *, as_json: bo
         for line in json_lines(beside(asked.own, asked.columns, answers)):
             print(line)
         return
-    for row in rows_of({**asked.columns, **answers}):
-        print(_line(row))
+    table = {**asked.columns, **answers}
+    for line in json_lines(table) if as_objects else map(_line, rows_of(table)):
+        print(line)
 
 
 def _withheld(row: dict[str, Any]) -> str:
@@ -236,9 +250,10 @@ def _line(row: dict[str, Any]) -> str:
                 f"{name} {probability:.1%}"
                 for name, probability in zip(labels, probabilities, strict=True)
             )
-            return f"{classes if label else f'- ({classes}?)'}  {text}"
+            return f"{f'- ({classes}?)' if label is None else classes}  {text}"
         case {"label": label, "probability": probability, "text": text}:
-            return f"{label or _withheld(row):<20} {probability:6.1%}  {text}"
+            shown = _withheld(row) if label is None else label
+            return f"{shown:<20} {probability:6.1%}  {text}"
         case {"labels": labels, "text": text}:
             return f"{', '.join(labels) or '-':<28} {text}"
         case {"words": words, "tags": tags}:

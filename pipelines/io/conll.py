@@ -66,7 +66,7 @@ def tagged_sentences(path: str, encoding: str) -> Iterator[TaggedSentence]:
             if len(cells) != width or width < 2:
                 raise UserError(
                     f"line {number:,} of {path} has {len(cells)} columns, not {max(2, width)}: "
-                    f"{text[:60]!r}; correct or remove it"
+                    f"{text[:60]!r}; correct or remove it (tabs or blanks separate columns)"
                 )
             word, tag = cells[0].strip(" "), cells[-1].strip(" ")
             if not word or not tag:
@@ -120,6 +120,12 @@ class _Columns:
                 f"{path} is one sentence of {self._longest:,} words; end each sentence with an "
                 "empty line"
             )
+        for mark in ",;":
+            if all(word.endswith(mark) and word != mark for word in self._words):
+                raise UserError(
+                    f"every word of {path} ends with {mark!r}; separate the columns by tabs or "
+                    "blanks alone"
+                )
         entities = [place for place, has_one in self._entities.items() if has_one]
         if entities and self._width - 1 not in entities:
             raise UserError(

@@ -7,7 +7,7 @@ from typing import Any
 
 from pipelines.errors import UserError
 from pipelines.io.files import open_text
-from pipelines.io.tables import check_column, without_lone_surrogates
+from pipelines.io.tables import check_column, object_of_pairs, without_lone_surrogates
 
 
 def squad_questions(path: str, encoding: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -17,7 +17,9 @@ def squad_questions(path: str, encoding: str) -> Iterator[tuple[str, dict[str, A
     """
     try:
         with open_text(path, encoding) as text:
-            articles = without_lone_surrogates(json.load(text))["data"]
+            articles = without_lone_surrogates(json.load(text, object_pairs_hook=object_of_pairs))[
+                "data"
+            ]
         for article in articles:
             title = str(article.get("title") or "")
             for paragraph in article["paragraphs"]:
@@ -57,15 +59,22 @@ def label_studio_tasks(
     for a task with several annotations.
     """
     text_field, control, number = text_column or "text", label_column, 0
+    names = set[object]()
     tasks: list[tuple[dict[str, Any], dict[str, Any]]] = []  # their fields, their spans by control
     try:
         with open_text(path, encoding) as stream:
-            exported = without_lone_surrogates(json.load(stream))
+            exported = without_lone_surrogates(json.load(stream, object_pairs_hook=object_of_pairs))
         for number, task in enumerate(exported, start=1):
             if isinstance(task.get("data"), dict):
                 place = f"task {number:,} of {path}"
                 tasks.append((task["data"], _spans_by_control(task, label_column, place)))
-            else:  # JSON-MIN
+            else:  # JSON-MIN, which has a row for each annotation
+                name = task.get("id", f"row {number}")
+                if name in names:
+                    raise UserError(
+                        f"the task {name} of {path} has several annotations; keep one of each task"
+                    )
+                names.add(name)
                 tasks.append((task, task))
                 control = label_column or "label"
     except UserError:

@@ -156,10 +156,15 @@ def check_columns(name_of: Mapping[str, str], columns: Sequence[str], place: str
         )
 
 
+def has_quotes(path: str, delimiter: str) -> bool:
+    """Whether cells may be in quotes; between tabs these are ordinary characters, but in a .csv."""
+    return delimiter != "\t" or format_suffix(path) == ".csv"
+
+
 def _delimited_rows(path: str, settings: TableSettings) -> Iterator[Any]:
     """The names of the columns first, then every row; blank lines are passed over."""
     delimiter = delimiter_of(path, settings)
-    quoted = delimiter != "\t" or format_suffix(path) == ".csv"
+    quoted = has_quotes(path, delimiter)
     swallowed, commas = SwallowedRows(delimiter), Counter[bool]()
     raw: list[str] = []  # lines of the row
 
@@ -330,9 +335,10 @@ def open_parquet(
     import pyarrow.parquet as pq
 
     def is_chosen(row_group: Any) -> bool:
+        if is_read is None:
+            return True
         column = row_group.column(0)
-        first_byte = int(column.dictionary_page_offset or column.data_page_offset)
-        return is_read is None or is_read(first_byte)
+        return is_read(int(column.dictionary_page_offset or column.data_page_offset))
 
     with open_binary(path) as stream:
         check_is_no_pointer(stream.read(SAMPLE_BYTES), path)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from bert_core.inference.pretrained import Candidate, fill_mask
 from bert_core.inference.tables import Question, answer_table, first_gap, is_blank, question_of
 from bert_core.model.catalogue import Model, PretrainingModel, described
+from bert_core.model.rows import RowModel
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.errors import UserError
 from pipelines.io.tables import check_column
@@ -26,6 +27,11 @@ def question_for(model: Model, called: str) -> Question:
         return question_of(model)
     except ValueError as error:
         raise UserError(f"{called}: {error}; see `bertsmith models`") from error
+
+
+def is_of_own_task(model: Model) -> bool:
+    """Whether a person wrote its task, so that nothing is known of what its columns hold."""
+    return isinstance(model, RowModel)
 
 
 def asked_of(

@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 import torch
 from pydantic import Field, model_validator
 
-from bert_core.inference.tables import Question, is_blank, question_of
+from bert_core.inference.tables import Question, is_blank, is_nothing, question_of
 from pipelines.cluster import map_tasks
 from pipelines.errors import Uri, UserError, first_line
-from pipelines.io.files import expand, size_and_digest
+from pipelines.io.files import expand, format_suffix, size_and_digest
 from pipelines.io.tables import TableSettings
 from pipelines.predict.answers import answers_to, asked_of, check_rows, holds_lists
 from pipelines.predict.tables import Table, format_of, read_shards
@@ -119,9 +119,10 @@ def build_predictions(settings: BatchSettings, tracker: Tracker, context: StageC
         raise UserError("batch prediction needs files to answer; name them with files")
     version = find_model(tracker.client(), settings.model)
     reference = reference_to(version)
-    paths = [path for each in settings.files for path in expand(each)]
     if settings.out:
         _check_target(settings.out, settings.files)
+    # A file that two patterns name is answered once.
+    paths = list(dict.fromkeys(path for each in settings.files for path in _tables(each)))
     files = [(path, size_and_digest(path)[1]) for path in paths]
     predictions = context.store.get_or_build(
         KIND,
@@ -140,6 +141,23 @@ def build_predictions(settings: BatchSettings, tracker: Tracker, context: StageC
     if settings.out:
         copy_answers(predictions, settings.out)
     return predictions
+
+
+def _tables(named: str) -> list[str]:
+    """The files to answer of a path, a folder or a glob.
+
+    Of several, those whose name begins with `_` are notes of what wrote the others (`_SUCCESS`).
+    Raises UserError for another one without a suffix, which was not named.
+    """
+    files = expand(named)
+    tables = [path for path in files if not PurePosixPath(path).name.startswith("_")] or files
+    for path in tables:
+        if len(tables) > 1 and not format_suffix(path):
+            raise UserError(
+                f"{path} has no suffix that says how to read it; give it one, such as .txt for a "
+                "text a line, or move it elsewhere"
+            )
+    return tables
 
 
 def _predict(
@@ -202,6 +220,8 @@ def columns_asked(question: Question, settings: BatchSettings, paths: Sequence[s
     asked = dict[str, None]()
     for path in paths:
         first = next(read_shards(path, 1, settings))
+        if not first.columns:  # an empty part, as Spark writes them
+            continue
         names = asked_of(first, question, settings.text_column, settings.second_text_column).columns
         if asked and question.is_of_pairs and names.keys() != asked.keys():
             raise UserError(
@@ -230,13 +250,19 @@ def asked_shards(path: str, settings: BatchSettings, opened: OpenedModel) -> Ite
         if rows.numbers:
             asked = asked_of(rows, question, settings.text_column, settings.second_text_column)
             check_rows(opened[0], asked.columns, rows.numbers, path)
-            texts = {name: list(map(_as_text, cells)) for name, cells in asked.columns.items()}
+            texts = {
+                name: [_as_text(cell, name) for cell in cells]
+                for name, cells in asked.columns.items()
+            }
             yield Shard("", rows.numbers, texts)
 
 
-def _as_text(cell: Any) -> Any:
-    """The cell as a text, or as a list of them; None where it holds nothing."""
-    if is_blank(cell):
+def _as_text(cell: Any, name: str) -> Any:
+    """The cell as a text, or as a list of them; None where it holds nothing.
+
+    An empty context is one: it has no answer.
+    """
+    if is_nothing(cell) or (is_blank(cell) and name != "context"):
         return None
     return [str(each) for each in cell] if isinstance(cell, list) else str(cell)
 

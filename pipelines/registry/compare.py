@@ -29,7 +29,8 @@ from pipelines.registry.find import (
     version_with_alias,
 )
 from pipelines.registry.prove import Evaluation, VerificationError, evaluated
-from pipelines.stages.dataset.stage import family_of, read_items
+from pipelines.stages.dataset.items import places_in_train
+from pipelines.stages.dataset.stage import family_of, is_by_column, read_items
 from pipelines.stages.evaluation import answers_in, build_baselines
 from pipelines.store import Artifact, ArtifactStore
 from pipelines.store.access import FULL
@@ -101,9 +102,12 @@ def compare_versions(
             name=name, version=number, is_better=False, reason=reason, champion=number_of(champion)
         )
 
-    if number_of(champion) == number:  # a run was killed after that
+    if number_of(champion) == number:  # a run was killed after that, or a person was faster
         reason = version.tags.get(f"{COMPARISON_TAG}.reason", f"it is {alias} already")
-        client.set_model_version_tag(name, str(number), f"{PROMOTED_TAG}.{alias}.reason", reason)
+        if f"{PROMOTED_TAG}.{alias}.reason" not in version.tags:
+            client.set_model_version_tag(
+                name, str(number), f"{PROMOTED_TAG}.{alias}.reason", reason
+            )
         return refused(f"it is {alias} already")
     if rolled_back_tag(version, alias) in client.get_registered_model(name).tags:
         comparison = refused(
@@ -223,8 +227,10 @@ def counted_places(
     theirs = "" if champion is None else champion.tags.get("bertsmith.dataset", "")
     if theirs not in ("", dataset.fingerprint):  # an import names none
         learned_from.append(_in_store(store, "dataset", theirs))
-    known = {family.group(item) for each in learned_from for item in read_items(each, "train").rows}
-    counted = [place for place, item in enumerate(heldout.rows) if family.group(item) not in known]
+    known = [item for each in learned_from for item in read_items(each, "train").rows]
+    by_content = any(is_by_column(each) for each in (dataset, *learned_from))
+    trained_on = {*places_in_train(known, heldout.rows, family, by_content=by_content)}
+    counted = [place for place in range(len(heldout.rows)) if place not in trained_on]
     if not counted:
         raise VerificationError("it or the champion was trained on all of its held-out items")
     return counted

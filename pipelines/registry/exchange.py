@@ -18,7 +18,7 @@ from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.errors import UserError
 from pipelines.io.hugging_face import FROM_THE_HUB
 from pipelines.recipes.recipe import RegistrationSettings
-from pipelines.registry.find import find_model, is_folder
+from pipelines.registry.find import find_model, is_folder, version_with_alias
 from pipelines.registry.hub import CardMetadata, write_card
 from pipelines.registry.package import open_model
 from pipelines.registry.promote import decide_promotion, move_alias
@@ -100,10 +100,11 @@ def register_import(
     if not model.is_verified:
         say(f"loading {model.uri} in a fresh process, to compare its answers")
         verify(model, artifact, context.store.url, tracker)
-    reason = "imported by a person, and the name had no champion"
-    decision = decide_promotion(tracker, name, str(model.version), names.alias, reason)
-    if decision.previous_version is None:
-        move_alias(tracker, decision)
+    if version_with_alias(tracker.client(), name, names.alias) is None:
+        reason = "imported by a person, and the name had no champion"
+        move_alias(
+            tracker, decide_promotion(tracker, name, str(model.version), names.alias, reason)
+        )
     return model
 
 

@@ -12,6 +12,7 @@ from mlflow.entities.model_registry import ModelVersion
 
 from pipelines.errors import UserError
 from pipelines.registry.find import (
+    KIND_TAG,
     PROMOTED_TAG,
     VERIFIED_TAG,
     find_source,
@@ -25,6 +26,7 @@ from pipelines.registry.find import (
 from pipelines.registry.package import located
 from pipelines.tracking.tracker import Tracker
 
+BY_A_PERSON: Final = "chosen by a person"  # the reason where none is given
 PREVIOUS: Final = "previous"  # in place of a version: the one that had the alias before
 _MOST_CHARACTERS: Final = 4_000  # MLflow's SQL store takes 5,000 a tag
 
@@ -51,7 +53,8 @@ def decide_promotion(
 ) -> Promotion:
     """`alias` for the version of `name` that `source` says: an alias, a number, or `previous`.
 
-    Raises UserError where there is none, or where it did not prove itself.
+    Raises UserError where there is none, where it did not prove itself, and where the version that
+    has the alias is of another kind: who asks for the alias would get other answers.
     """
     client = tracker.client()
     holder = version_with_alias(client, name, alias)
@@ -64,12 +67,19 @@ def decide_promotion(
             f"{reference_to(version)} has not repeated its logged score, so it cannot be promoted; "
             "run the recipe again to verify it"
         )
+    if holder is not None and holder.tags.get(KIND_TAG) != version.tags.get(KIND_TAG):
+        kinds = [each.tags.get(KIND_TAG, "unknown") for each in (version, holder)]
+        raise UserError(
+            f"{reference_to(version)} is of the kind {kinds[0]}, and {name}@{alias} is of the kind "
+            f"{kinds[1]}: who asks it would get other answers; register it under another name, or "
+            "name another alias"
+        )
     return Promotion(
         name=name,
         alias=alias,
         version=int(version.version),
         previous_version=number_of(holder),
-        reason=reason or "chosen by a person",
+        reason=reason or BY_A_PERSON,
         is_rollback=source == PREVIOUS,
     )
 
@@ -78,6 +88,8 @@ def _previous(
     client: MlflowClient, name: str, alias: str, holder: ModelVersion | None
 ) -> ModelVersion:
     """The version that had the alias before."""
+    if holder is None:
+        find_source(client, name, alias)  # says which of both there is not
     before = "" if holder is None else holder.tags.get(f"{PROMOTED_TAG}.{alias}.previous", "")
     version = if_there(client.get_model_version, name, before) if before else None
     if version is None:
@@ -135,5 +147,6 @@ def _move(client: MlflowClient, promotion: Promotion) -> None:
     elif moves and previous:
         client.set_model_version_tag(name, number, f"{tag}.previous", str(previous))
     client.set_registered_model_alias(name, alias, number)
-    if moves and not promotion.is_rollback:
+    is_given = not promotion.is_of_run and reason != BY_A_PERSON
+    if (moves or is_given) and not promotion.is_rollback:
         client.set_model_version_tag(name, number, f"{tag}.reason", reason)

@@ -73,7 +73,10 @@ class ServedModel(PythonModel):
         """
         question, asked = question_of(self.model), params or {}
         try:
-            least, precision = asked.get("min_confidence", 0.0), asked.get("min_precision", 0.0)
+            # A client may send null.
+            least, precision = (
+                asked.get(name) or 0.0 for name in ("min_confidence", "min_precision")
+            )
             if (least and precision) or not (0 <= least < 1 and 0 <= precision < 1):
                 raise ValueError("give min_confidence or min_precision, from 0 to below 1")
             if precision:
@@ -87,13 +90,19 @@ class ServedModel(PythonModel):
             answers = answer_table(self.model, self.tokenizer, columns, min_confidence=least)
         except ValueError as error:
             raise MlflowException(str(error), error_code=INVALID_PARAMETER_VALUE) from error
-        # Vectors as lists of numbers, which every client can read.
-        return pd.DataFrame(
-            {
-                name: [each.tolist() if isinstance(each, np.ndarray) else each for each in values]
-                for name, values in answers.items()
-            }
-        )
+        return pd.DataFrame({name: _column(values) for name, values in answers.items()})
+
+
+def _column(values: list[Any]) -> "pd.Series[Any]":
+    """Vectors as lists of numbers, which every client can read; whole numbers beside None as such.
+
+    pandas would make decimals of them.
+    """
+    cells = [each.tolist() if isinstance(each, np.ndarray) else each for each in values]
+    is_withheld = any(each is None for each in cells) and any(
+        isinstance(each, int) for each in cells
+    )
+    return pd.Series(cells, dtype=object if is_withheld else None)
 
 
 def _cell(value: Any) -> Any:

@@ -68,7 +68,7 @@ PRETRAINING = Stage(
     version=5,
     headline=lambda statistics: f"{statistics['num_parameters']:,} parameters",
 )
-DATASET = Stage(name="dataset", title="dataset", kind="dataset", version=10, headline=_items)
+DATASET = Stage(name="dataset", title="dataset", kind="dataset", version=11, headline=_items)
 FINETUNING = Stage(
     name="finetuning", title="fine-tuning", kind="finetuned", version=9, headline=_score
 )

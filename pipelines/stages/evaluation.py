@@ -15,8 +15,8 @@ from bert_core.training.state import load_model
 from bert_core.vocabulary import WordPieceTokenizer
 from pipelines.stage import StageContext
 from pipelines.stages import EVALUATION
-from pipelines.stages.dataset.items import Parts, num_in_train
-from pipelines.stages.dataset.stage import family_of, figures_of, read_items
+from pipelines.stages.dataset.items import places_in_train
+from pipelines.stages.dataset.stage import family_of, figures_of, is_by_column, read_items
 from pipelines.stages.figures import BASELINE, Row
 from pipelines.store import Artifact, ArtifactStore, Built, Draft
 from pipelines.tasks import Answers, Items, Reading
@@ -131,9 +131,12 @@ def figures_on(items: Items, finetuned: Artifact, store: ArtifactStore) -> dict[
     dataset = store.find("dataset", finetuned.manifest.inputs.get("dataset", ""))
     if dataset is None:
         return {}
-    parts = Parts(list(read_items(dataset, "train").rows), list(items.rows))
-    trained_on = num_in_train(parts, family_of(dataset))
-    return {**_figures(_learned(items, dataset), items, dataset), "items_trained_on": trained_on}
+    trained_on = places_in_train(
+        read_items(dataset, "train").rows, items.rows, family_of(dataset),
+        by_content=is_by_column(dataset),
+    )  # fmt: skip
+    figures = _figures(_learned(items, dataset), items, dataset)
+    return {**figures, "items_trained_on": len(trained_on)}
 
 
 def _learned(items: Items, dataset: Artifact) -> dict[str, list[Any]]:

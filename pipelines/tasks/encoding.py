@@ -88,7 +88,7 @@ def check_known(heldout: set[str], known: Sequence[str]) -> None:
     if unknown:
         raise UserError(
             f"the labels {unknown[:5]} are only among the held-out texts; add training texts "
-            "with them, or set another split seed"
+            "with them, correct them, or leave these held-out texts out"
         )
 
 
@@ -98,9 +98,9 @@ def check_single(labels: Iterable[str]) -> None:
     None are dashes and question marks among words, and a -1 beside classes counted from 0.
     """
     others = dict.fromkeys(labels)
-    words = {label for label in others if any(map(str.isalnum, label))}
+    are_words = all(any(map(str.isalnum, label)) for label in others if label not in _NONE)
     none = next((label for label in others if label in _NONE and len(others) > 2), None)
-    if none is not None and len(words) == len(others) - 1:
+    if none is not None and are_words:
         raise UserError(f"the label {none!r} seems to stand for none; leave its items out")
     if {"-1", "0", "1", "2"} <= {*others} and "-2" not in others:
         raise UserError("the label '-1' seems to stand for none; leave its items out, or name it")

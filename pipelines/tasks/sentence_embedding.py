@@ -103,7 +103,7 @@ class SentenceEmbedding(TaskFamily):
             value = 1.0 if label is None else _CLASSES[label.lower()]
             return {**texts, "value": value, "is_number": False}
         try:
-            value = float(label)
+            value = math.nan if "_" in label else float(label)  # Python takes 1_0 for a number
         except ValueError:
             value = math.nan
         if not math.isfinite(value) or value == -1:

@@ -1,5 +1,6 @@
 """Labelled files are inspected before a run begins."""
 
+import json
 import os
 import re
 from contextlib import nullcontext
@@ -56,6 +57,8 @@ def rows(labels: list[str]) -> str:
         (rows(["A/B", "brand", "and", "R&D"] * 20), None),
         (rows(["1", "5", "1.5", "beta"] * 20), None),
         (rows(["-", "yes", "no"] * 20), "label '-' seems to stand for none; leave its items out"),
+        (rows(["-", "?", "yes", "no"] * 20), "label '-' seems to stand for none; leave its items"),
+        (rows([*["a", "b"] * 20, "\u200b"]), r"letters or signs as its label, found '.u200b' in"),
         (rows(["-", "+"] * 20), None), (rows(["-1", "0", "1"] * 20), None),
         (rows(["-1", "0", "1", "2"] * 20), "'-1' seems to stand for none; leave its items out"),
         ('text,label\n' + 'a,"0,5"\nb,"4,8"\n' * 20, "numbers with fractions .0,5, 4,8.*regress"),
@@ -93,6 +96,39 @@ def test_a_small_file_is_checked_as_the_stage_would(tmp_path, content, message):
     path.write_text(content)
     with pytest.raises(UserError, match=message) if message else nullcontext():
         check(path)
+
+
+def test_a_fault_among_several_labels_or_choices_is_refused(tmp_path):
+    path = tmp_path / "a.jsonl"
+    for family, row, message in (
+        ("multi-label", {"text": "x", "labels": ["a", "#N/A"]}, "values in its cells, found #N/A"),
+        ("multiple-choice", {"text": "x", "choices": ["#REF!", "b"], "label": 1}, "found #REF!"),
+        ("multiple-choice", {"text": "x", "choices": ["\u200b", "b"], "label": 1},
+         "letters or signs as its choices"),
+        ("sentence-embedding", {"text": "x", "second_text": "\u2060"}, "as its second_text"),
+    ):  # fmt: skip
+        path.write_text(json.dumps(row) + "\n")
+        with pytest.raises(UserError, match=message):
+            check(path, family)
+
+
+def test_a_sample_is_not_judged_as_a_whole_file(tmp_path, monkeypatch, caplog):
+    """The first items of a sorted file have one label, and one that is rare among them."""
+    monkeypatch.setattr("pipelines.stages.dataset.items._ITEMS_INSPECTED", 50)
+    path, heldout = tmp_path / "a.csv", tmp_path / "b.csv"
+    path.write_text(rows([*["a"] * 60, *["b"] * 60]))
+    check(path)
+    path.write_text(rows([*["a"] * 49, *["b"] * 60]))
+    check(path)
+    assert not caplog.text
+    # One part may be read whole, and the other one not.
+    heldout.write_text(path.read_text())
+    source = LabelledFile(path=str(path), heldout_path=str(heldout))
+    check_inputs(DatasetSettings(source=source))
+    path.write_text(rows(["a", "b"] * 20))
+    heldout.write_text(rows(["a", "b", "c"] * 13))
+    with pytest.raises(UserError, match=r"\['c'\] are only among the held-out texts; .* correct"):
+        check_inputs(DatasetSettings(source=source))
 
 
 def test_a_label_of_one_item_is_told_with_its_line(tmp_path, caplog):

@@ -1,5 +1,6 @@
 """Labelled items become a task: split without leaks, labels counted, the baseline beside them."""
 
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,18 @@ def test_the_same_bytes_elsewhere_are_the_same_task(tmp_path: Path, context: Sta
     changed = build_dataset(_write(tmp_path / "c.tsv", _rows(201)), None, context)
     assert second.reused
     assert first.fingerprint == second.fingerprint != changed.fingerprint
+
+
+def test_another_name_that_says_how_quotes_are_read_is_another_dataset(
+    tmp_path: Path, context: StageContext
+) -> None:
+    texts = [f'"text number {n}"' if n % 7 == 0 else f"text number {n}" for n in range(40)]
+    datasets = []
+    for name in ("a.txt", "a.csv"):
+        _write(tmp_path / name, [(text, "ab"[n % 2]) for n, text in enumerate(texts)])
+        source = LabelledFile(path=str(tmp_path / name), delimiter="\t")
+        datasets.append(build_dataset(DatasetSettings(source=source), None, context))
+    assert datasets[0].fingerprint != datasets[1].fingerprint
 
 
 def test_documents_of_too_few_words_are_left_out_and_counted(
@@ -174,6 +187,7 @@ def test_a_question_that_many_groups_ask_is_held_out_with_their_own_second_text(
     source = LabelledFile(path=str(path), group_column="review", heldout_fraction=0.2)
     dataset = build_dataset(DatasetSettings(source=source), None, context)
     train, heldout = (read_items(dataset, split) for split in ("train", "heldout"))
+    assert dataset.statistics["heldout_also_in_train"] == 0
     assert len(heldout.rows) % 3 == 0 and len(train.rows) + len(heldout.rows) == 300
     learned, validated = validation_parts(train, FAMILY, 30, 0, read_train_groups(dataset))
     assert len(validated.rows) >= 30 and len(learned.rows) + len(validated.rows) == len(train.rows)
@@ -229,6 +243,13 @@ def test_texts_that_differ_in_case_or_blanks_and_turned_pairs_stand_on_one_side(
     dataset = build_dataset(DatasetSettings(source=LabelledFile(path=str(path))), None, context)
     assert dataset.statistics["heldout_also_in_train"] == 0
     assert dataset.statistics["duplicates"] == 120
+    assert dataset.statistics["items"]["heldout"] % 3 == 0
+    # Composed and not, as two keyboards write the same.
+    spelled = [f"क़ café {n}" for n in range(60)]
+    spelled += [unicodedata.normalize(form, text) for form in ("NFC", "NFD") for text in spelled]
+    lines = "".join(f"{t},{'ab'[n % 2]}\n" for n, t in enumerate(spelled))
+    path.write_text(f"text,label\n{lines}", encoding="utf-8")
+    dataset = build_dataset(DatasetSettings(source=LabelledFile(path=str(path))), None, context)
     assert dataset.statistics["items"]["heldout"] % 3 == 0
     pairs = [(f"one {n}", f"other {n}") for n in range(60)]
     pairs += [(second.upper(), first) for first, second in pairs]

@@ -29,7 +29,7 @@ GOLDEN = {
     ("corpus", 6): "101c87b84df2a482818bf448e9670bce83c7363a2ef74d269f0606f8a11a2fdb",
     ("vocabulary", 1): "ea454838dbffae7d6d1c4ddf42f174a5adc4d3f6e6ad404584d3221e8645de1c",
     ("examples", 2): "bbe66302f81408539ea572b5370eecb5fcdda1483c4936274b18dd26f162bfcb",
-    ("dataset", 10): "2f5f24bcb64252ad219d5139c8f761b86f5756cc0dd1e839b919e758c4a17d75",
+    ("dataset", 11): "2f5f24bcb64252ad219d5139c8f761b86f5756cc0dd1e839b919e758c4a17d75",
 }
 NOUNS = ("river", "teacher", "garden", "engine", "winter", "letter", "harbour", "mountain")
 VERBS = ("carries", "forgets", "answers", "follows", "mends", "opens", "watches")

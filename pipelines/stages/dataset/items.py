@@ -3,8 +3,9 @@
 import hashlib
 import logging
 import re
+import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from io import BufferedIOBase
 from itertools import islice
 from pathlib import Path
@@ -16,7 +17,7 @@ from bert_core.randomness import random_bits, uniform
 from pipelines.errors import UserError
 from pipelines.io.files import open_binary, reached, require_answer
 from pipelines.io.hugging_face import commit_of, name_of
-from pipelines.io.tables import delimiter_of, is_shown
+from pipelines.io.tables import delimiter_of, has_quotes, is_shown
 from pipelines.stages.dataset.records import Source, file_format, records_of_file, records_of_split
 from pipelines.stages.dataset.settings import (
     CorpusSourceLabels,
@@ -92,12 +93,7 @@ def read_labelled(
     notes: list[str] = []
     for record in islice(records, limit):
         try:
-            text = record.fields.get("text")
-            if family.form != "rows" and isinstance(text, str) and not _is_visible(text):
-                raise BadItemError("have a text", "none")
-            for cell in record.fields.values():
-                if isinstance(cell, str) and _is_fault(cell):
-                    raise BadItemError("have values in its cells", cell)
+            _check_cells(record.fields, family)
             item = family.item(record.fields)
         except BadItemError as error:
             raise UserError(
@@ -116,8 +112,24 @@ def read_labelled(
         raise UserError(f"{path} holds no labelled items")
     if family.form != "rows":
         _check_texts([each.item.get("text") for each in items], path)
-        _note_single_labels(items, path)
+        if len(items) != limit:  # there may be more
+            _note_single_labels(items, path)
     return items
+
+
+def _check_cells(fields: Mapping[str, Any], family: TaskFamily) -> None:
+    """Raise BadItemError for a cell that shows nothing, or holds a fault in place of a value."""
+    text = fields.get("text")
+    if family.form != "rows" and isinstance(text, str) and not _is_visible(text):
+        raise BadItemError("have a text", "none")
+    for name, value in fields.items():
+        cells = value if isinstance(value, list) and name in ("labels", "choices") else [value]
+        for cell in cells:
+            if isinstance(cell, str) and _is_fault(cell):
+                raise BadItemError("have values in its cells", cell)
+            # Characters that nobody sees would be a class or a text of their own.
+            if family.form != "rows" and isinstance(cell, str) and cell and not _is_visible(cell):
+                raise BadItemError(f"have letters or signs as its {name}", ascii(cell))
 
 
 def _check_texts(every: Sequence[Any], path: str) -> None:
@@ -154,26 +166,45 @@ def _note_single_labels(items: Sequence[Grouped], path: str) -> None:
         )  # fmt: skip
 
 
-def read_parts(source: Source, family: TaskFamily, *, limit: int | None = None) -> Parts:
+def read_parts(source: Source, family: TaskFamily) -> Parts:
     """The items of a source as it divides them, or with a share of them held out."""
-    train, heldout = source.parts
-    items = read_labelled(train, family, source, limit=limit)
-    are_numbered = bool(source.group_column)
-    if not heldout:
-        both = divided(items, family, source.heldout_fraction, source.seed)
-        return _parts(*both, are_numbered=are_numbered)
-    others = read_labelled(heldout, family, source, limit=limit)
-    parts = _parts(items, others, are_numbered=are_numbered)
-    if {*map(repr, parts.heldout)} <= {*map(repr, parts.train)}:
-        raise UserError(
-            f"every item of {heldout} is trained on; leave it out, and a share of them is held out"
-        )
-    are_pairs = [any(item.get("second_text") for item in part) for part in parts.both]
-    if are_pairs[0] != are_pairs[1]:
+    return _in_parts(_read(source, family), source, family)
+
+
+def _read(source: Source, family: TaskFamily, limit: int | None = None) -> list[list[Grouped]]:
+    """The items of a source, and those of its own held-out part if it has one."""
+    every = [
+        read_labelled(part, family, source, limit=limit) for part in source.parts if part
+    ]  # fmt: skip
+    are_pairs = [any(each.item.get("second_text") for each in items) for items in every]
+    if len({*are_pairs}) > 1:
+        train, heldout = source.parts
         single, pairs = (heldout, train) if are_pairs[0] else (train, heldout)
         raise UserError(
             f"{pairs} holds pairs of texts and {single} single ones; give both the same columns"
         )
+    return every
+
+
+def _in_parts(every: Sequence[list[Grouped]], source: Source, family: TaskFamily) -> Parts:
+    items, *others = every
+    are_numbered = bool(source.group_column)
+    if not others:
+        both = divided(items, family, source.heldout_fraction, source.seed)
+        return _parts(*both, are_numbered=are_numbered)
+    parts = _parts(items, others[0], are_numbered=are_numbered)
+    if {*map(repr, parts.heldout)} <= {*map(repr, parts.train)}:
+        raise UserError(
+            f"every item of {source.parts[1]} is trained on; leave it out, and a share of them is "
+            "held out"
+        )
+    trained = {folded(each.group) for each in items}
+    num_shared = sum(folded(each.group) in trained for each in others[0])
+    if are_numbered and num_shared:
+        logger.warning(
+            "%s of %s items of %s belong to what is trained on, by %s",
+            f"{num_shared:,}", f"{len(others[0]):,}", source.parts[1], source.group_column,
+        )  # fmt: skip
     return parts
 
 
@@ -295,12 +326,18 @@ def validation_parts(
     return Items(parts[0], items.labels), Items(parts[1], items.labels)
 
 
-def num_in_train(parts: Parts, family: TaskFamily) -> int:
-    """How many held-out items belong to what is trained on, as `divided` groups them."""
-    every = [Grouped(family.group(item), item) for part in parts.both for item in part]
-    groups = joined_groups(every)
-    trained = set(groups[: len(parts.train)])
-    return sum(group in trained for group in groups[len(parts.train) :])
+def places_in_train(
+    train: Sequence[Item], heldout: Sequence[Item], family: TaskFamily, *, by_content: bool = False
+) -> list[int]:
+    """Places of the held-out items that belong to what is trained on, as `divided` groups them.
+
+    `by_content`: only those that are trained on themselves, since a column says what else belongs
+    together.
+    """
+    group_of = family.content if by_content else family.group
+    groups = joined_groups([Grouped(group_of(item), item) for item in (*train, *heldout)])
+    trained = set(groups[: len(train)])
+    return [place for place, group in enumerate(groups[len(train) :]) if group in trained]
 
 
 def joined_groups(items: Sequence[Grouped]) -> list[str]:
@@ -337,8 +374,8 @@ def _is_visible(text: str) -> bool:
 
 
 def folded(text: str) -> str:
-    """The text without what case and white space tell apart."""
-    return " ".join(text.casefold().split())
+    """The text without what case, white space and the spelling of accents in Unicode tell apart."""
+    return " ".join(unicodedata.normalize("NFC", text.casefold()).split())
 
 
 def resolved(source: LabelledDataset) -> LabelledDataset:
@@ -368,7 +405,10 @@ def inputs_of(source: Source, family: TaskFamily) -> dict[str, str]:
 def _name_of_file(path: str, family: TaskFamily, source: LabelledFile) -> dict[str, str]:
     parsing = file_format(path, family.form, source.delimiter)
     if parsing == "delimited":
-        parsing = f"delimiter {delimiter_of(path, source)!r}"
+        delimiter = delimiter_of(path, source)
+        parsing = f"delimiter {delimiter!r}"
+        if delimiter == "\t" and has_quotes(path, delimiter):
+            parsing += " with quotes"
     with open_binary(path) as stream:
         digest = hashlib.file_digest(cast(BufferedIOBase, stream), "sha256").hexdigest()
     return {"file": digest, "format": parsing}
@@ -404,6 +444,6 @@ def check_inputs(
 
 def _check_items(source: Source, task: TaskFamily) -> None:
     """Look at the first items; where these are all, check that a model can learn from them."""
-    parts = read_parts(source, task, limit=_ITEMS_INSPECTED)
-    if len(parts.train) + len(parts.heldout) < _ITEMS_INSPECTED:
-        with_labels(parts, task)
+    every = _read(source, task, _ITEMS_INSPECTED)
+    if all(len(items) < _ITEMS_INSPECTED for items in every):
+        with_labels(_in_parts(every, source, task), task)

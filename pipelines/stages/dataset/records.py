@@ -152,7 +152,7 @@ def _records(
     names = _class_names(features, form)
     for where, row in rows:
         values = {**row, **{name: _named(row[name], names[name]) for name in names}}
-        group = cell_text(values[source.group_column]) if source.group_column else ""
+        group = _name(values[source.group_column], where, place) if source.group_column else ""
         if form == "rows":
             cells = {
                 name: None if value == "" or is_nothing(value) else value
@@ -165,9 +165,9 @@ def _records(
         if is_of_prodigy and values.get("answer") in ("reject", "ignore"):
             raise UserError(f"{where} of {place} was not accepted in Prodigy; leave it out")
         if form == "questions":
-            title, name = cell_text(values.get("title")), cell_text(values.get("id"))
-            if values.get("is_impossible") is True:  # its answers are only plausible
-                raw["answers"] = []
+            title, name = (_name(values.get(each), where, place) for each in ("title", "id"))
+            if _is_impossible(values.get("is_impossible"), raw["answers"], where, place):
+                raw["answers"] = []  # those of the row are only plausible
             yield Record(where, group if source.group_column else title, _squad_fields(name, raw))
             continue
         fields = {field: _cell(value) for field, value in raw.items()}
@@ -182,6 +182,28 @@ def _records(
         elif form == "choices" and source.choice_columns:
             fields["choices"] = [_cell(values[name]) for name in source.choice_columns]
         yield Record(where, group, fields)
+
+
+def _name(value: Any, where: str, place: str) -> str:
+    """What a row belongs to, or is called; raises UserError where that is no text."""
+    try:
+        return cell_text(value)
+    except UnicodeDecodeError as error:
+        raise UserError(f"{where} of {place} has bytes that are no UTF-8; write a text") from error
+
+
+def _is_impossible(value: Any, answers: Any, where: str, place: str) -> bool:
+    """Whether a question has no answer, as `is_impossible` says; where it is left out, none."""
+    if is_nothing(value):
+        return False
+    has_answers = bool(answers["text"]) if isinstance(answers, dict) else bool(answers)
+    if not isinstance(value, bool) or not (value or has_answers):
+        raise UserError(
+            f"{where} of {place} has is_impossible {value!r} and "
+            f"{'answers' if has_answers else 'no answer'}; write true or false, and false only "
+            "where there is an answer"
+        )
+    return value
 
 
 def _check_settings(form: Form, source: Source) -> None:

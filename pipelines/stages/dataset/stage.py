@@ -20,7 +20,7 @@ from pipelines.stages.dataset.items import (
     Parts,
     folded,
     inputs_of,
-    num_in_train,
+    places_in_train,
     read_parts,
     resolved,
     with_labels,
@@ -95,6 +95,11 @@ def read_train_groups(dataset: Artifact) -> list[int] | None:
     return groups
 
 
+def is_by_column(dataset: Artifact) -> bool:
+    """Whether a column said which of its items belong together."""
+    return bool(dataset.manifest.settings["source"].get("group_column"))
+
+
 def family_of(dataset: Artifact) -> TaskFamily:
     """The family that an artifact of labelled items was made for; it may carry a person's own."""
     return carried_task(dataset) or family_named(dataset.statistics["family"])
@@ -131,8 +136,7 @@ def _write(
         "score": family.score,
         "labels": list(train.labels),
         "items": {"train": len(train.rows), "heldout": len(heldout.rows)},
-        # 0 where the split was made here; one's own parts may share some.
-        "heldout_also_in_train": num_in_train(parts, family),
+        "heldout_also_in_train": _num_in_train(source, parts, family),
         "dropped": dict(dropped),
         "duplicates": sum(
             len(part) - len({folded(repr(item)) for item in part}) for part in parts.both
@@ -146,6 +150,16 @@ def _write(
         names.append(CODE_FILE)
         draft.write(CODE_FILE, family.model.source.encode())
     return Built(names, statistics)
+
+
+def _num_in_train(source: CorpusSourceLabels | Source, parts: Parts, family: TaskFamily) -> int:
+    """0 where the split was made here; one's own parts may share some."""
+    if isinstance(source, CorpusSourceLabels):
+        return len(places_in_train(*parts.both, family))
+    if not source.parts[1]:
+        return 0
+    by_content = bool(source.group_column)
+    return len(places_in_train(*parts.both, family, by_content=by_content))
 
 
 def _parts_of_corpus(

@@ -11,8 +11,9 @@ from mlflow.exceptions import MlflowException
 from flows.cli.app import DONE, MISTAKE, run
 from flows.promote import compare_and_promote
 from pipelines.errors import UserError
-from pipelines.registry.compare import Comparison
-from pipelines.registry.find import COMPARISON_TAG, VERIFIED_TAG
+from pipelines.recipes.recipe import ComparisonSettings
+from pipelines.registry.compare import Comparison, compare_versions
+from pipelines.registry.find import COMPARISON_TAG, KIND_TAG, PROMOTED_TAG, VERIFIED_TAG
 from pipelines.registry.lineage import lineage_lines
 from pipelines.registry.promote import PREVIOUS, Promotion, decide_promotion, move_alias
 from pipelines.stages.dataset.settings import DatasetSettings, LabelledFile
@@ -156,7 +157,7 @@ def test_what_cannot_be_done_is_refused_before_anything_begins(
     three.register(three.encoder(4))
     for command, sentence in (
         (["rollback", "encoder", "--alias", "latest"], "keeps `latest` and numbers"),
-        (["rollback", "nobody"], "no version of nobody was champion before"),
+        (["rollback", "nobody"], "the registry has no model 'nobody'"),
         (["promote", "encoder", "--version", "9"], "no version of encoder has the alias or number"),
         (["promote", "encoder", "--version", "4"], "has not repeated its logged score"),
         (["promote", "encoder", "--to", "v3"], "keeps `latest` and numbers"),
@@ -164,6 +165,27 @@ def test_what_cannot_be_done_is_refused_before_anything_begins(
         assert run(command) == MISTAKE
         assert sentence in capsys.readouterr().err
     assert nothing_began(home)
+
+
+def test_an_alias_does_not_move_to_a_version_of_another_kind(three: Models) -> None:
+    tag(three, "2", KIND_TAG, "classification")
+    with pytest.raises(UserError, match=r"is of the kind classification, and encoder@champion is"):
+        choose(three, "encoder", "2", "it is newer")
+    assert champion(three) == 3
+
+
+def test_a_reason_that_a_person_gives_is_kept(three: Models) -> None:
+    """Also for the version that has the alias; one that nobody gave replaces none."""
+    for given, kept in (("legal asked for it", "legal asked for it"), ("", "legal asked for it")):
+        choose(three, "encoder", "3", given)
+        tags = three.tracker.client().get_model_version("encoder", "3").tags
+        assert tags[f"{PROMOTED_TAG}.champion.reason"] == kept
+    comparison = compare_versions(
+        three.tracker, three.context.store, "encoder", 3, "champion", ComparisonSettings()
+    )
+    assert comparison.reason == "it is champion already"
+    tags = three.tracker.client().get_model_version("encoder", "3").tags
+    assert tags[f"{PROMOTED_TAG}.champion.reason"] == "legal asked for it"
 
 
 @pytest.mark.slow

@@ -17,14 +17,17 @@ from bert_core.inference.words import places_of_words
 from bert_core.model.catalogue import MODELS
 from pipelines.cluster import connect, disconnect
 from pipelines.errors import UserError
+from pipelines.predict.answers import answers_to
 from pipelines.predict.batch_prediction import (
     KIND,
     VERSION,
     BatchSettings,
+    asked_shards,
     build_predictions,
     columns_asked,
     copy_answers,
 )
+from pipelines.registry.package import opened
 from pipelines.registry.register import RegisteredModel, Submission, register
 from pipelines.settings import RuntimeSettings
 from pipelines.stage import Progress, StageContext
@@ -223,6 +226,37 @@ def test_the_words_of_a_text_are_those_that_the_version_stands_for() -> None:
         f"{text!r} has other words than version {VERSION} of batch answers stands for: where the "
         f"change is meant, raise the version and write the new words into WORDS: {words!r}"
     )
+
+
+def test_a_folder_holds_tables_notes_of_their_writer_and_empty_parts(
+    models: Models, tmp_path: Path
+) -> None:
+    """Each file is answered once; an empty context has no answer, and an empty part no row."""
+    models.register(models.encoder(1))
+    tagger = registered_tagger(models, tmp_path)
+    asked = tmp_path / "asked"
+    asked.mkdir()
+    (asked / "part-0.jsonl").write_text('{"text": "a b"}\n')
+    (asked / "part-1.jsonl").write_text("")
+    (asked / "_SUCCESS").write_text("")
+    (asked / "_committed_1").write_text('{"added": ["part-0.jsonl"]}\n')
+    files = (str(asked), str(asked / "part-0.jsonl"))
+    settings = BatchSettings(model=f"tagger/{tagger.version}", files=files)
+    predictions = build_predictions(settings, models.tracker, own_context(models, tmp_path))
+    assert (predictions.statistics["rows"], predictions.statistics["files"]) == (1, 2)
+    (asked / "LICENSE").write_text("some text\n")
+    with pytest.raises(UserError, match=r"LICENSE has no suffix that says how to read it"):
+        build_predictions(settings, models.tracker, own_context(models, tmp_path))
+
+
+def test_an_empty_context_is_asked(tmp_path: Path) -> None:
+    rows = [{"question": "who?", "context": ""}, {"question": "who?", "context": "Ada"}]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    model = opened(untrained(tmp_path, "question_answering").local_folder())
+    (shard,) = asked_shards(str(path), BatchSettings(), model)
+    assert shard.columns["context"] == ["", "Ada"]
+    assert len(answers_to(*model, shard.columns)["answer"]) == 2
 
 
 def test_pairs_and_texts_are_not_answered_together(tmp_path: Path) -> None:

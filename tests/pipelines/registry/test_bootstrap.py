@@ -99,3 +99,22 @@ def test_items_that_the_candidate_learned_itself_do_not_count(tmp_path: Path) ->
     context = StageContext(store=ArtifactStore(tmp_path / "store"))
     data = build_dataset(DatasetSettings(source=source), None, context)
     assert counted_places(data, None, context.store) == [3, 4, 5, 6, 7]
+    # In another spelling they are the same, as they are for the split.
+    heldout.write_text(heldout.read_text().replace("learned ", "LEARNED  "))
+    data = build_dataset(DatasetSettings(source=source), None, context)
+    assert counted_places(data, None, context.store) == [3, 4, 5, 6, 7]
+
+
+def test_pairs_in_the_other_order_do_not_count_and_a_column_says_what_belongs_together(
+    tmp_path: Path,
+) -> None:
+    train, heldout = tmp_path / "train.csv", tmp_path / "heldout.csv"
+    names = "text,second_text,label,shop\n"
+    train.write_text(names + "".join(f"one {n},other {n},{'ab'[n % 2]},{n}\n" for n in range(8)))
+    heldout.write_text(f"{names}other 0,one 0,a,x\none 1,new,a,y\nnew,new,b,z\n")
+    context = StageContext(store=ArtifactStore(tmp_path / "store"))
+    for column, counted in (("", [2]), ("shop", [1, 2])):
+        source = LabelledFile(path=str(train), heldout_path=str(heldout), group_column=column)
+        data = build_dataset(DatasetSettings(source=source), None, context)
+        assert data.statistics["heldout_also_in_train"] == 3 - len(counted)
+        assert counted_places(data, None, context.store) == counted

@@ -20,6 +20,30 @@ def test_what_a_model_is_asked_says_what_it_is_served_as(head: str) -> None:
     signature = signature_of(question)
     assert signature.inputs.input_names() == [*question.columns, *question.optional]
     assert signature.outputs.input_names() == list(question.answers)
+    # MLflow drops a parameter that the signature lacks, and the model could not refuse it.
+    assert {each.name for each in signature.params} == {"min_confidence", "min_precision"}
+
+
+def test_a_model_without_one_probability_refuses_to_be_asked_for_one(tmp_path: Path) -> None:
+    served = ServedModel()
+    served.folder = untrained(tmp_path, "tagging").local_folder()
+    served.model, served.tokenizer = opened(served.folder)
+    texts = pd.DataFrame({"text": ["a b"]})
+    assert len(served.predict(None, texts, {"min_confidence": None, "min_precision": 0.0})) == 1
+    for name in ("min_confidence", "min_precision"):
+        with pytest.raises(MlflowException, match=r"no one probability|no table of precisions"):
+            served.predict(None, texts, {name: 0.9})
+
+
+def test_a_withheld_choice_makes_no_decimals_of_the_others(tmp_path: Path) -> None:
+    served = ServedModel()
+    served.folder = untrained(tmp_path, "multiple_choice").local_folder()
+    served.model, served.tokenizer = opened(served.folder)
+    rows = pd.DataFrame({"text": ["a", "b"], "choices": [["good", "bad"], ["x", "y", "z"]]})
+    sure = served.predict(None, rows)["probability"]
+    answers = served.predict(None, rows, {"min_confidence": float(sure.mean())})
+    assert answers["choice"].map(type).tolist() == [int, type(None)]
+    assert rows["choices"][0][answers["choice"][0]] in ("good", "bad")
 
 
 def test_bytes_are_read_as_utf_8_or_refused(tmp_path: Path) -> None:

@@ -187,6 +187,8 @@ def test_blanks_and_tabs_alone_separate(odd: str, separator: str, tmp_path: Path
         ("one\tDET\n# copied\ntwo\tNUM\n", "line 2 of .* has 1 columns, not 2"),
         ("Word POS\none DET\n", "line 1 of .* names the columns; remove it"),
         ("token\tlemma\tner_tag\none\tone\tO\n", "line 1 of .* names the columns; remove it"),
+        ("Ada, B-PER\nran, O\n", "every word of .* ends with ','; separate the columns by tabs"),
+        ("Ada,B-PER\n", "has 1 columns, not 2: .* .tabs or blanks separate columns"),
         ("one DET\n\n\ufefftwo NUM\n", "line 3 of .* begins with a byte order mark"),
         ("Ada\tO\n\tO", "line 2 of .* has no word"),
         ("\t".join(["1", "Cat", "cat", "NOUN", *["_"] * 5, "SpaceAfter=No"]),
@@ -238,6 +240,15 @@ def test_questions_of_squad_with_and_without_answers(tmp_path: Path) -> None:
     assert record.group == "Cats"  # an article is never divided
     (impossible,) = of_json(tmp_path, "question_answering", {**row, "is_impossible": True})
     assert impossible["answers"] == []  # those of the row are plausible alone
+    for said in (1, "true", "False"):
+        with pytest.raises(UserError, match=r"has is_impossible .* and answers; write true or"):
+            of_json(tmp_path, "question_answering", {**row, "is_impossible": said})
+    nothing = {**row, "answers": [], "is_impossible": False}
+    with pytest.raises(UserError, match="has is_impossible False and no answer; write true or"):
+        of_json(tmp_path, "question_answering", nothing)
+    twice = squad(CAT).replace('"answers":', '"answers": [], "answers":')
+    with pytest.raises(UserError, match="'answers' comes twice in an object"):
+        items(written(tmp_path / "b.json", twice), "question_answering")
     with pytest.raises(UserError, match="does not have SQuAD's structure"):
         items(written(tmp_path / "b.json", '{"data": [{}]}'), "question_answering")
 
