@@ -80,6 +80,9 @@ def test_from_file_to_an_answer_over_http(tmp_path: Path) -> None:
     ask = ("predict", "--model", "own-task/1", *home)
     (line,) = said(*ask, "--file", "requests.jsonl", "--json", folder=tmp_path).splitlines()
     assert json.loads(line)["ranking"] == answer["ranking"]
+    # What the columns of one's own task hold is not known: they are printed as JSON.
+    (line,) = said(*ask, "--file", "requests.jsonl", folder=tmp_path).splitlines()
+    assert json.loads(line)["ranking"] == answer["ranking"]
     said(*ask, "--batch", "requests.jsonl", "--to", "ranked", folder=tmp_path)
     assert list((tmp_path / "ranked").rglob("*.parquet"))
     labels = ("--labels", "rows.jsonl", "--json")
