@@ -295,11 +295,11 @@ def first_gap(model: Model, columns: Columns) -> Gap | None:
 
 def _lacking_choice(choices: Sequence[Any]) -> str:
     """What is missing to choose between texts; empty if nothing is, or if they are none."""
-    if not all(isinstance(choice, str) for choice in choices):
+    if not all(isinstance(choice, str | int | float) for choice in choices):
         return ""
     if len(choices) < 2:
         return "second choice" if len(choices) else "choices"
-    return "text in one of its choices" if any(map(is_blank, choices)) else ""
+    return "text in each of its choices" if any(map(is_blank, choices)) else ""
 
 
 def _asked(question: Question, columns: Columns) -> Columns:

@@ -2,6 +2,7 @@
 
 import glob
 import json
+import re
 import socket
 from dataclasses import asdict
 from pathlib import Path
@@ -59,9 +60,8 @@ def predict(
     ] = None,
     model: Model = None,
     file: Annotated[
-        str | None,
+        Path | None,
         typer.Option(
-            metavar="FILE",
             help="Read from here: .txt with a text a line, or a .csv, .tsv, .jsonl or "
             ".parquet table.",
         ),
@@ -134,9 +134,11 @@ def predict(
     # A mistake in what is asked ends here, before torch is imported.
     from pipelines.predict.tables import read_table
 
+    if file is not None and re.match(r"\w+:/", str(file)):
+        raise UserError(f"--file reads a local file, and {file} is a URL; answer it with --batch")
     if not texts and file is None:
         raise UserError("there is no text; give it as an argument, or a file of texts with --file")
-    table = None if file is None else read_table(file, reading)
+    table = None if file is None else read_table(str(file), reading)
     with asked_model(model, home) as (folder, called):
         from pipelines.predict.answers import (
             answer_all,
@@ -170,10 +172,12 @@ def _predict_batch(
     from pipelines.store.artifact import is_fingerprint
 
     if model is not None and (is_folder(model) or is_fingerprint(model)):
-        kind = "a folder" if is_folder(model) else "a fingerprint"
+        kind, remedy = "a fingerprint", ""
+        if is_folder(model):
+            kind, remedy = "a folder", "register this one with `bertsmith import`, "
         raise UserError(
             f"--batch needs a registered model, and {model} is {kind}; name the registered model "
-            "as models:/NAME, register this one with `bertsmith import`, or answer with --file"
+            f"as models:/NAME, {remedy}or answer with --file"
         )
     if model is None:
         model = newest_at(home, ANY_TASK)

@@ -121,7 +121,7 @@ class _Columns:
                 "empty line"
             )
         for mark in ",;":
-            if all(word.endswith(mark) and word != mark for word in self._words):
+            if self._words and all(len(word) > 1 and word[-1] == mark for word in self._words):
                 raise UserError(
                     f"every word of {path} ends with {mark!r}; separate the columns by tabs or "
                     "blanks alone"

@@ -17,9 +17,8 @@ def squad_questions(path: str, encoding: str) -> Iterator[tuple[str, dict[str, A
     """
     try:
         with open_text(path, encoding) as text:
-            articles = without_lone_surrogates(json.load(text, object_pairs_hook=object_of_pairs))[
-                "data"
-            ]
+            whole = json.load(text, object_pairs_hook=object_of_pairs)
+        articles = without_lone_surrogates(whole)["data"]
         for article in articles:
             title = str(article.get("title") or "")
             for paragraph in article["paragraphs"]:
@@ -59,7 +58,7 @@ def label_studio_tasks(
     for a task with several annotations.
     """
     text_field, control, number = text_column or "text", label_column, 0
-    names = set[object]()
+    names = set[tuple[Any, Any]]()
     tasks: list[tuple[dict[str, Any], dict[str, Any]]] = []  # their fields, their spans by control
     try:
         with open_text(path, encoding) as stream:
@@ -69,10 +68,11 @@ def label_studio_tasks(
                 place = f"task {number:,} of {path}"
                 tasks.append((task["data"], _spans_by_control(task, label_column, place)))
             else:  # JSON-MIN, which has a row for each annotation
-                name = task.get("id", f"row {number}")
-                if name in names:
+                name = (task.get("id"), task.get(text_field))
+                if name in names and name[0] is not None:
                     raise UserError(
-                        f"the task {name} of {path} has several annotations; keep one of each task"
+                        f"{path} has the task {name[0]} twice, as of two annotations; keep one of "
+                        "each task"
                     )
                 names.add(name)
                 tasks.append((task, task))

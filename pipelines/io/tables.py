@@ -161,6 +161,13 @@ def has_quotes(path: str, delimiter: str) -> bool:
     return delimiter != "\t" or format_suffix(path) == ".csv"
 
 
+def delimited_by(path: str, settings: TableSettings) -> str:
+    """What tells the cells of a delimited file apart, which another name may change."""
+    delimiter = delimiter_of(path, settings)
+    is_as_named = delimiter == "\t" and has_quotes(path, delimiter)
+    return f"delimiter {delimiter!r}{' with quotes' if is_as_named else ''}"
+
+
 def _delimited_rows(path: str, settings: TableSettings) -> Iterator[Any]:
     """The names of the columns first, then every row; blank lines are passed over."""
     delimiter = delimiter_of(path, settings)

@@ -6,6 +6,7 @@ import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from pathlib import PurePosixPath
 from secrets import token_hex
 from typing import Annotated, Any, Final, NamedTuple, Self
@@ -23,7 +24,7 @@ from pipelines.errors import Uri, UserError, first_line
 from pipelines.io.files import expand, format_suffix, size_and_digest
 from pipelines.io.tables import TableSettings
 from pipelines.predict.answers import answers_to, asked_of, check_rows, holds_lists
-from pipelines.predict.tables import Table, format_of, read_shards
+from pipelines.predict.tables import Table, parsing_of, read_shards
 from pipelines.registry.find import REGISTERED, digest_of, find_model, reference_to
 from pipelines.registry.package import Confidence, OpenedModel, open_model
 from pipelines.stage import Progress, StageContext
@@ -119,10 +120,12 @@ def build_predictions(settings: BatchSettings, tracker: Tracker, context: StageC
         raise UserError("batch prediction needs files to answer; name them with files")
     version = find_model(tracker.client(), settings.model)
     reference = reference_to(version)
+    named = [_tables(each) for each in settings.files]
     if settings.out:
         _check_target(settings.out, settings.files)
-    # A file that two patterns name is answered once.
-    paths = list(dict.fromkeys(path for each in settings.files for path in _tables(each)))
+    for tables in named:
+        _check_suffixes(tables)
+    paths = list(dict.fromkeys(chain(*named)))  # a file that two patterns name is answered once
     files = [(path, size_and_digest(path)[1]) for path in paths]
     predictions = context.store.get_or_build(
         KIND,
@@ -134,7 +137,7 @@ def build_predictions(settings: BatchSettings, tracker: Tracker, context: StageC
             "version": reference,
             "libraries": versions_of("pyarrow", "tokenizers", "torch"),
             **{f"file {n}": digest for n, (_, digest) in enumerate(files)},
-            **{f"format {n}": format_of(path, settings) for n, path in enumerate(paths)},
+            **{f"format {n}": parsing_of(path, settings) for n, path in enumerate(paths)},
         },
         build=partial(_predict, settings, reference, files, tracker, context),
     )
@@ -146,18 +149,25 @@ def build_predictions(settings: BatchSettings, tracker: Tracker, context: StageC
 def _tables(named: str) -> list[str]:
     """The files to answer of a path, a folder or a glob.
 
-    Of several, those whose name begins with `_` are notes of what wrote the others (`_SUCCESS`).
-    Raises UserError for another one without a suffix, which was not named.
+    Without the marker files of a writer, such as Spark's `_SUCCESS`.
     """
     files = expand(named)
-    tables = [path for path in files if not PurePosixPath(path).name.startswith("_")] or files
-    for path in tables:
-        if len(tables) > 1 and not format_suffix(path):
+    are_markers = [
+        PurePosixPath(path).name.startswith("_") and not format_suffix(path) for path in files
+    ]
+    tables = [path for path, is_marker in zip(files, are_markers, strict=True) if not is_marker]
+    return tables or files
+
+
+def _check_suffixes(tables: Sequence[str]) -> None:
+    """Raise UserError for a file without a suffix among tables: it may be none."""
+    suffixes = {path: format_suffix(path) for path in tables}
+    for path, suffix in suffixes.items():
+        if not suffix and any(suffixes.values()):
             raise UserError(
                 f"{path} has no suffix that says how to read it; give it one, such as .txt for a "
-                "text a line, or move it elsewhere"
+                "text a line, name it alone, or move it elsewhere"
             )
-    return tables
 
 
 def _predict(

@@ -9,7 +9,7 @@ import numpy as np
 
 from pipelines.errors import UserError
 from pipelines.io.files import check_no_mark, format_suffix, open_text
-from pipelines.io.tables import TableSettings, open_table, table_format
+from pipelines.io.tables import TableSettings, delimited_by, open_table, table_format
 
 Table = dict[str, list[Any]]  # columns of one length
 
@@ -37,6 +37,12 @@ def format_of(path: str, settings: TableSettings | None = None) -> str:
             ".jsonl or .parquet"
         )
     return kind or "texts"
+
+
+def parsing_of(path: str, settings: TableSettings) -> str:
+    """How the rows of a file are told apart: by its format, and by delimiter and quotes."""
+    kind = format_of(path, settings)
+    return delimited_by(path, settings) if kind == "delimited" else kind
 
 
 def read_table(path: str, settings: TableSettings | None = None) -> FileTable:

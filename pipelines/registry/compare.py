@@ -102,7 +102,7 @@ def compare_versions(
             name=name, version=number, is_better=False, reason=reason, champion=number_of(champion)
         )
 
-    if number_of(champion) == number:  # a run was killed after that, or a person was faster
+    if number_of(champion) == number:  # by an earlier run that was killed, or a person
         reason = version.tags.get(f"{COMPARISON_TAG}.reason", f"it is {alias} already")
         if f"{PROMOTED_TAG}.{alias}.reason" not in version.tags:
             client.set_model_version_tag(

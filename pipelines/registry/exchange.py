@@ -102,9 +102,9 @@ def register_import(
         verify(model, artifact, context.store.url, tracker)
     if version_with_alias(tracker.client(), name, names.alias) is None:
         reason = "imported by a person, and the name had no champion"
-        move_alias(
-            tracker, decide_promotion(tracker, name, str(model.version), names.alias, reason)
-        )
+        decision = decide_promotion(tracker, name, str(model.version), names.alias, reason)
+        if decision.previous_version is None:
+            move_alias(tracker, decision)
     return model
 
 

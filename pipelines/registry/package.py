@@ -172,7 +172,7 @@ def signature_of(question: Question) -> "ModelSignature":
         for name in question.optional
     ]
     answered = [ColSpec(types[kind], name) for name, kind in question.answers.items()]
-    # Of every model: MLflow drops what it does not know, and a model without one probability is to
+    # On every model: MLflow drops what it does not know, and a model without one probability is to
     # refuse these.
     params = [ParamSpec(name, DataType.double, 0.0) for name in Confidence._fields]
     return ModelSignature(Schema([*asked]), Schema([*answered]), ParamSchema(params))

@@ -53,8 +53,9 @@ def decide_promotion(
 ) -> Promotion:
     """`alias` for the version of `name` that `source` says: an alias, a number, or `previous`.
 
-    Raises UserError where there is none, where it did not prove itself, and where the version that
-    has the alias is of another kind: who asks for the alias would get other answers.
+    Raises UserError where there is none, where it did not prove itself, and, unless it is a way
+    back, where the version that has the alias is of another kind: its users would get another kind
+    of answer.
     """
     client = tracker.client()
     holder = version_with_alias(client, name, alias)
@@ -67,12 +68,12 @@ def decide_promotion(
             f"{reference_to(version)} has not repeated its logged score, so it cannot be promoted; "
             "run the recipe again to verify it"
         )
-    if holder is not None and holder.tags.get(KIND_TAG) != version.tags.get(KIND_TAG):
-        kinds = [each.tags.get(KIND_TAG, "unknown") for each in (version, holder)]
+    kind, ours = ("" if each is None else each.tags.get(KIND_TAG, "") for each in (holder, version))
+    if source != PREVIOUS and kind and kind != ours:
         raise UserError(
-            f"{reference_to(version)} is of the kind {kinds[0]}, and {name}@{alias} is of the kind "
-            f"{kinds[1]}: who asks it would get other answers; register it under another name, or "
-            "name another alias"
+            f"{reference_to(version)} is of the kind {ours}, and {name}@{alias} of the kind "
+            f"{kind}: its users would get another kind of answer; register the model under another "
+            f"name, name another alias, or take the alias back first (bertsmith rollback {name})"
         )
     return Promotion(
         name=name,
@@ -88,8 +89,8 @@ def _previous(
     client: MlflowClient, name: str, alias: str, holder: ModelVersion | None
 ) -> ModelVersion:
     """The version that had the alias before."""
-    if holder is None:
-        find_source(client, name, alias)  # says which of both there is not
+    if if_there(client.get_registered_model, name) is None:
+        raise UserError(f"the registry has no model {name!r}; see `bertsmith models`")
     before = "" if holder is None else holder.tags.get(f"{PROMOTED_TAG}.{alias}.previous", "")
     version = if_there(client.get_model_version, name, before) if before else None
     if version is None:
@@ -124,7 +125,10 @@ def move_alias(tracker: Tracker, promotion: Promotion) -> Promotion:
             if promotion.is_of_run:  # a second try of what a person undid after the first
                 raise OvertakenError(f"a person rolled {uri_of(version)} back; it is not promoted")
             client.delete_registered_model_tag(name, undone)
-        _move(client, promotion)
+        tags = client.get_model_version(name, str(promotion.version)).tags
+        is_done = holder == promotion.version and f"{PROMOTED_TAG}.{alias}.reason" in tags
+        if not (is_done and promotion.is_of_run):  # a person may have been faster, with a reason
+            _move(client, promotion)
     return promotion
 
 

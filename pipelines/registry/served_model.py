@@ -46,7 +46,8 @@ def _sources_alone() -> Iterator[None]:
 with _sources_alone():
     _refuse_changed_package()
     from bert_core.inference.confidence import least_probability
-    from bert_core.inference.tables import answer_table, question_of
+    from bert_core.inference.tables import answer_table, gives_one_probability, question_of
+    from bert_core.model.catalogue import described
     from bert_core.training.state import load_model
     from bert_core.vocabulary import WordPieceTokenizer
 
@@ -79,6 +80,11 @@ class ServedModel(PythonModel):
             )
             if (least and precision) or not (0 <= least < 1 and 0 <= precision < 1):
                 raise ValueError("give min_confidence or min_precision, from 0 to below 1")
+            if (least or precision) and not gives_one_probability(self.model):
+                raise ValueError(
+                    f"{described(self.model.head_name)} gives no one probability a row; leave out "
+                    "min_confidence and min_precision"
+                )
             if precision:
                 least = least_probability(self.folder, precision)
             columns = {

@@ -98,7 +98,8 @@ def check_single(labels: Iterable[str]) -> None:
     None are dashes and question marks among words, and a -1 beside classes counted from 0.
     """
     others = dict.fromkeys(labels)
-    are_words = all(any(map(str.isalnum, label)) for label in others if label not in _NONE)
+    classes = [label for label in others if label not in _NONE]
+    are_words = len(classes) > 1 and all(any(map(str.isalnum, label)) for label in classes)
     none = next((label for label in others if label in _NONE and len(others) > 2), None)
     if none is not None and are_words:
         raise UserError(f"the label {none!r} seems to stand for none; leave its items out")

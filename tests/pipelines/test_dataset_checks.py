@@ -58,7 +58,8 @@ def rows(labels: list[str]) -> str:
         (rows(["1", "5", "1.5", "beta"] * 20), None),
         (rows(["-", "yes", "no"] * 20), "label '-' seems to stand for none; leave its items out"),
         (rows(["-", "?", "yes", "no"] * 20), "label '-' seems to stand for none; leave its items"),
-        (rows([*["a", "b"] * 20, "\u200b"]), r"letters or signs as its label, found '.u200b' in"),
+        (rows(["-", "?", "??"] * 20), None), (rows(["-", "?", "yes"] * 20), None),
+        (rows([*["a", "b"] * 20, "\u200b"]), r"visible characters in its label, found '.u200b' in"),
         (rows(["-", "+"] * 20), None), (rows(["-1", "0", "1"] * 20), None),
         (rows(["-1", "0", "1", "2"] * 20), "'-1' seems to stand for none; leave its items out"),
         ('text,label\n' + 'a,"0,5"\nb,"4,8"\n' * 20, "numbers with fractions .0,5, 4,8.*regress"),
@@ -104,12 +105,16 @@ def test_a_fault_among_several_labels_or_choices_is_refused(tmp_path):
         ("multi-label", {"text": "x", "labels": ["a", "#N/A"]}, "values in its cells, found #N/A"),
         ("multiple-choice", {"text": "x", "choices": ["#REF!", "b"], "label": 1}, "found #REF!"),
         ("multiple-choice", {"text": "x", "choices": ["\u200b", "b"], "label": 1},
-         "letters or signs as its choices"),
-        ("sentence-embedding", {"text": "x", "second_text": "\u2060"}, "as its second_text"),
+         "visible characters in its choices"),
+        ("sentence-embedding", {"text": "x", "second_text": "\u2060"},
+         "visible characters in its second_text"),
     ):  # fmt: skip
         path.write_text(json.dumps(row) + "\n")
         with pytest.raises(UserError, match=message):
             check(path, family)
+    quiz = [{"text": f"x {n}", "choices": ["#NAME?", "#DIV/0!"], "label": n % 2} for n in range(40)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in quiz))
+    check(path, "multiple-choice")
 
 
 def test_a_sample_is_not_judged_as_a_whole_file(tmp_path, monkeypatch, caplog):
@@ -121,10 +126,13 @@ def test_a_sample_is_not_judged_as_a_whole_file(tmp_path, monkeypatch, caplog):
     path.write_text(rows([*["a"] * 49, *["b"] * 60]))
     check(path)
     assert not caplog.text
-    # One part may be read whole, and the other one not.
-    heldout.write_text(path.read_text())
+    # The held-out part is read whole, and the other one not.
     source = LabelledFile(path=str(path), heldout_path=str(heldout))
+    heldout.write_text(rows([*["a"] * 20, *["c"] * 20]).replace("text number", "other"))
     check_inputs(DatasetSettings(source=source))
+    heldout.write_text(rows(["a"] * 40))
+    with pytest.raises(UserError, match=r"every item of .*b\.csv is trained on"):
+        check_inputs(DatasetSettings(source=source))
     path.write_text(rows(["a", "b"] * 20))
     heldout.write_text(rows(["a", "b", "c"] * 13))
     with pytest.raises(UserError, match=r"\['c'\] are only among the held-out texts; .* correct"):

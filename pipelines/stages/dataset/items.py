@@ -2,14 +2,13 @@
 
 import hashlib
 import logging
-import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from io import BufferedIOBase
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 import numpy as np
 
@@ -17,7 +16,8 @@ from bert_core.randomness import random_bits, uniform
 from pipelines.errors import UserError
 from pipelines.io.files import open_binary, reached, require_answer
 from pipelines.io.hugging_face import commit_of, name_of
-from pipelines.io.tables import delimiter_of, has_quotes, is_shown
+from pipelines.io.tables import delimited_by
+from pipelines.stages.dataset.cells import check_cells, check_texts
 from pipelines.stages.dataset.records import Source, file_format, records_of_file, records_of_split
 from pipelines.stages.dataset.settings import (
     CorpusSourceLabels,
@@ -28,24 +28,7 @@ from pipelines.stages.dataset.settings import (
 from pipelines.tasks import BadItemError, Item, Items, TaskFamily, family
 
 _NOTES_SHOWN: Final = 5
-# Faults of spreadsheets, in the languages that they have, and NULL in dumps of databases.
-_NO_VALUE: Final = re.compile(
-    r"#N/?[ADV]|#Н/Д|#[^\W\d_]+(/0)?[!?]|#[¡¿][^\W\d_]+(/0)?[!?]|Loading\.\.\.|\\N"
-)
 _USUAL_ITEMS: Final = 8  # of a label
-_BROKEN_LETTERS: Final = {
-    re.compile(r"\A[\s.,!?\ufffd]*[?\ufffd]{2}[\s.,!?\ufffd]*\Z"): "are question marks",
-    # UTF-8 that was read as Latin-1 or cp1252.
-    re.compile(
-        r"[ÂÃÐÑ][\u0080-\u00bf\u0152-\u0192\u02c6\u02dc\u2013-\u2122]|â€"
-    ): "were encoded twice",
-    re.compile(r"(\\u[0-9a-fA-F]{4}){2}|(\\x[0-9a-fA-F]{2}){2}"): "have letters as escapes",
-    # No language of these letters has words of them alone.
-    re.compile(r"\b[\u00c0-\u00ff]{5,}\b"): "are of another encoding than was named",
-}
-_WRITTEN_OUT: Final = re.compile(
-    r"""b?'.*'|b?".*"|“.*”|‘.*’|«.*»|`.*`|\[\s*(['"]).*\1\s*\]|\{\s*['"].*\}""", re.DOTALL
-)
 _ITEMS_INSPECTED: Final = 5000  # of a large file or split, before a run begins
 
 
@@ -93,7 +76,7 @@ def read_labelled(
     notes: list[str] = []
     for record in islice(records, limit):
         try:
-            _check_cells(record.fields, family)
+            check_cells(record.fields, family)
             item = family.item(record.fields)
         except BadItemError as error:
             raise UserError(
@@ -111,46 +94,10 @@ def read_labelled(
     if not items:
         raise UserError(f"{path} holds no labelled items")
     if family.form != "rows":
-        _check_texts([each.item.get("text") for each in items], path)
+        check_texts([each.item.get("text") for each in items], path)
         if len(items) != limit:  # there may be more
             _note_single_labels(items, path)
     return items
-
-
-def _check_cells(fields: Mapping[str, Any], family: TaskFamily) -> None:
-    """Raise BadItemError for a cell that shows nothing, or holds a fault in place of a value."""
-    text = fields.get("text")
-    if family.form != "rows" and isinstance(text, str) and not _is_visible(text):
-        raise BadItemError("have a text", "none")
-    for name, value in fields.items():
-        cells = value if isinstance(value, list) and name in ("labels", "choices") else [value]
-        for cell in cells:
-            if isinstance(cell, str) and _is_fault(cell):
-                raise BadItemError("have values in its cells", cell)
-            # Characters that nobody sees would be a class or a text of their own.
-            if family.form != "rows" and isinstance(cell, str) and cell and not _is_visible(cell):
-                raise BadItemError(f"have letters or signs as its {name}", ascii(cell))
-
-
-def _check_texts(every: Sequence[Any], path: str) -> None:
-    """Raise UserError where many texts have other letters than were meant, or all are written out.
-
-    That is in quotes, or as Python and JSON write a value.
-    """
-    texts = [text for text in every if isinstance(text, str)]
-    for broken, reason in _BROKEN_LETTERS.items():
-        faults = [match for text in texts if (match := broken.search(text))]
-        if len(faults) > max(1, len(texts) / 10):
-            begin = max(0, faults[0].start() - 20)
-            raise UserError(
-                f"{len(faults):,} of {len(texts):,} texts of {path} {reason}, such as "
-                f"{faults[0].string[begin : begin + 40]!r}; write the file again, in UTF-8"
-            )
-    if len(texts) > 1 and all(map(_WRITTEN_OUT.fullmatch, texts)):
-        raise UserError(
-            f"every text of {path} stands in quotes or is a value of a program "
-            f"({texts[0][:40]!r}); write the texts alone"
-        )
 
 
 def _note_single_labels(items: Sequence[Grouped], path: str) -> None:
@@ -173,9 +120,7 @@ def read_parts(source: Source, family: TaskFamily) -> Parts:
 
 def _read(source: Source, family: TaskFamily, limit: int | None = None) -> list[list[Grouped]]:
     """The items of a source, and those of its own held-out part if it has one."""
-    every = [
-        read_labelled(part, family, source, limit=limit) for part in source.parts if part
-    ]  # fmt: skip
+    every = [read_labelled(part, family, source, limit=limit) for part in source.parts if part]
     are_pairs = [any(each.item.get("second_text") for each in items) for items in every]
     if len({*are_pairs}) > 1:
         train, heldout = source.parts
@@ -193,19 +138,33 @@ def _in_parts(every: Sequence[list[Grouped]], source: Source, family: TaskFamily
         both = divided(items, family, source.heldout_fraction, source.seed)
         return _parts(*both, are_numbered=are_numbered)
     parts = _parts(items, others[0], are_numbered=are_numbered)
-    if {*map(repr, parts.heldout)} <= {*map(repr, parts.train)}:
+    _check_not_all_trained_on(items, others[0], source)
+    if are_numbered:
+        _note_shared_groups(items, others[0], source)
+    return parts
+
+
+def _check_not_all_trained_on(
+    train: Sequence[Grouped], heldout: Sequence[Grouped], source: Source
+) -> None:
+    if {repr(each.item) for each in heldout} <= {repr(each.item) for each in train}:
         raise UserError(
             f"every item of {source.parts[1]} is trained on; leave it out, and a share of them is "
             "held out"
         )
-    trained = {folded(each.group) for each in items}
-    num_shared = sum(folded(each.group) in trained for each in others[0])
-    if are_numbered and num_shared:
+
+
+def _note_shared_groups(
+    train: Sequence[Grouped], heldout: Sequence[Grouped], source: Source
+) -> None:
+    """Warn of held-out items whose group is trained on: their score may be too high."""
+    trained = {folded(each.group) for each in train}
+    num_shared = sum(folded(each.group) in trained for each in heldout)
+    if num_shared:
         logger.warning(
-            "%s of %s items of %s belong to what is trained on, by %s",
-            f"{num_shared:,}", f"{len(others[0]):,}", source.parts[1], source.group_column,
+            "%s of %s items of %s have a %s that is trained on",
+            f"{num_shared:,}", f"{len(heldout):,}", source.parts[1], source.group_column,
         )  # fmt: skip
-    return parts
 
 
 def _parts(train: Sequence[Grouped], heldout: Sequence[Grouped], *, are_numbered: bool) -> Parts:
@@ -278,7 +237,7 @@ def divided(
 
 
 def _content_of(items: Iterable[Item], family: TaskFamily) -> set[str]:
-    """What a model reads of the items, without what case and white space tell apart."""
+    """What a model reads of the items, without what `folded` leaves out."""
     return {folded(family.content(item)) for item in items}
 
 
@@ -331,8 +290,8 @@ def places_in_train(
 ) -> list[int]:
     """Places of the held-out items that belong to what is trained on, as `divided` groups them.
 
-    `by_content`: only those that are trained on themselves, since a column says what else belongs
-    together.
+    `by_content`: only those of which the model reads the same in training, since a column says
+    what else belongs together.
     """
     group_of = family.content if by_content else family.group
     groups = joined_groups([Grouped(group_of(item), item) for item in (*train, *heldout)])
@@ -341,7 +300,7 @@ def places_in_train(
 
 
 def joined_groups(items: Sequence[Grouped]) -> list[str]:
-    """What each item belongs to: texts that differ in case and blanks alone are one.
+    """What each item belongs to: texts that `folded` makes equal are one.
 
     So are the groups of pairs of the same two texts, in either order.
     """
@@ -361,16 +320,6 @@ def joined_groups(items: Sequence[Grouped]) -> list[str]:
             if ours != theirs:
                 joined[ours] = theirs
     return [first_of(group) for group in groups]
-
-
-def _is_fault(cell: str) -> bool:
-    """Whether a spreadsheet or a dump wrote this in place of a value; a hashtag is none."""
-    return bool(_NO_VALUE.fullmatch(cell)) and (not cell.startswith("#") or cell.isupper())
-
-
-def _is_visible(text: str) -> bool:
-    """Whether there is more than white space and invisible marks."""
-    return any(is_shown(letter) for letter in text)
 
 
 def folded(text: str) -> str:
@@ -405,10 +354,7 @@ def inputs_of(source: Source, family: TaskFamily) -> dict[str, str]:
 def _name_of_file(path: str, family: TaskFamily, source: LabelledFile) -> dict[str, str]:
     parsing = file_format(path, family.form, source.delimiter)
     if parsing == "delimited":
-        delimiter = delimiter_of(path, source)
-        parsing = f"delimiter {delimiter!r}"
-        if delimiter == "\t" and has_quotes(path, delimiter):
-            parsing += " with quotes"
+        parsing = delimited_by(path, source)
     with open_binary(path) as stream:
         digest = hashlib.file_digest(cast(BufferedIOBase, stream), "sha256").hexdigest()
     return {"file": digest, "format": parsing}
@@ -445,5 +391,7 @@ def check_inputs(
 def _check_items(source: Source, task: TaskFamily) -> None:
     """Look at the first items; where these are all, check that a model can learn from them."""
     every = _read(source, task, _ITEMS_INSPECTED)
+    if len(every) > 1 and len(every[1]) < _ITEMS_INSPECTED:
+        _check_not_all_trained_on(every[0], every[1], source)
     if all(len(items) < _ITEMS_INSPECTED for items in every):
         with_labels(_in_parts(every, source, task), task)

@@ -196,7 +196,7 @@ def _is_impossible(value: Any, answers: Any, where: str, place: str) -> bool:
     """Whether a question has no answer, as `is_impossible` says; where it is left out, none."""
     if is_nothing(value):
         return False
-    has_answers = bool(answers["text"]) if isinstance(answers, dict) else bool(answers)
+    has_answers = bool(answers.get("text")) if isinstance(answers, dict) else bool(answers)
     if not isinstance(value, bool) or not (value or has_answers):
         raise UserError(
             f"{where} of {place} has is_impossible {value!r} and "

@@ -126,6 +126,7 @@ def _write(
         parts = _parts_of_corpus(source, corpus, dropped)
     else:
         parts = read_parts(source, family)
+    by_column = not isinstance(source, CorpusSourceLabels) and bool(source.group_column)
     train, heldout = with_labels(parts, family)
     for split, items in zip(SPLITS, (train, heldout), strict=True):
         with draft.file(f"{split}.parquet") as target:
@@ -136,7 +137,8 @@ def _write(
         "score": family.score,
         "labels": list(train.labels),
         "items": {"train": len(train.rows), "heldout": len(heldout.rows)},
-        "heldout_also_in_train": _num_in_train(source, parts, family),
+        # 0 where the split was made here; one's own parts may share some.
+        "heldout_also_in_train": len(places_in_train(*parts.both, family, by_content=by_column)),
         "dropped": dict(dropped),
         "duplicates": sum(
             len(part) - len({folded(repr(item)) for item in part}) for part in parts.both
@@ -150,16 +152,6 @@ def _write(
         names.append(CODE_FILE)
         draft.write(CODE_FILE, family.model.source.encode())
     return Built(names, statistics)
-
-
-def _num_in_train(source: CorpusSourceLabels | Source, parts: Parts, family: TaskFamily) -> int:
-    """0 where the split was made here; one's own parts may share some."""
-    if isinstance(source, CorpusSourceLabels):
-        return len(places_in_train(*parts.both, family))
-    if not source.parts[1]:
-        return 0
-    by_content = bool(source.group_column)
-    return len(places_in_train(*parts.both, family, by_content=by_content))
 
 
 def _parts_of_corpus(

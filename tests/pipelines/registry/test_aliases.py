@@ -169,9 +169,12 @@ def test_what_cannot_be_done_is_refused_before_anything_begins(
 
 def test_an_alias_does_not_move_to_a_version_of_another_kind(three: Models) -> None:
     tag(three, "2", KIND_TAG, "classification")
-    with pytest.raises(UserError, match=r"is of the kind classification, and encoder@champion is"):
+    with pytest.raises(UserError, match=r"is of the kind classification, and encoder@champion of"):
         choose(three, "encoder", "2", "it is newer")
     assert champion(three) == 3
+    # One that moved so before there was this rule is taken back.
+    go_back(three, "encoder")
+    assert champion(three) == 2
 
 
 def test_a_reason_that_a_person_gives_is_kept(three: Models) -> None:

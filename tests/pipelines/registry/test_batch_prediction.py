@@ -240,10 +240,11 @@ def test_a_folder_holds_tables_notes_of_their_writer_and_empty_parts(
     (asked / "part-1.jsonl").write_text("")
     (asked / "_SUCCESS").write_text("")
     (asked / "_committed_1").write_text('{"added": ["part-0.jsonl"]}\n')
+    (asked / "_own.jsonl").write_text('{"text": "c d"}\n')
     files = (str(asked), str(asked / "part-0.jsonl"))
     settings = BatchSettings(model=f"tagger/{tagger.version}", files=files)
     predictions = build_predictions(settings, models.tracker, own_context(models, tmp_path))
-    assert (predictions.statistics["rows"], predictions.statistics["files"]) == (1, 2)
+    assert (predictions.statistics["rows"], predictions.statistics["files"]) == (2, 3)
     (asked / "LICENSE").write_text("some text\n")
     with pytest.raises(UserError, match=r"LICENSE has no suffix that says how to read it"):
         build_predictions(settings, models.tracker, own_context(models, tmp_path))

@@ -188,7 +188,7 @@ def test_cells_of_csv_hold_no_lists_and_empty_ones_are_nothing(
         (["predict", "a", "--file", "a.csv"], "either texts or --file"),
         (["predict", "--batch", "a.csv", "--top", "2"], "--json and --top"),
         (["predict", "--batch", "a.csv", "--model", "0" * 32], "is a fingerprint; name the regist"),
-        (["predict", "--file", "memory://no/a.csv"], "memory://no/a.csv"),
+        (["predict", "--file", "s3://no/a.csv"], "is a URL; answer it with --batch"),
         (["predict", "a", "--top", "2", "--model", "{models}/regression"], "no one class a row"),
     ],
 )

@@ -188,6 +188,7 @@ def test_blanks_and_tabs_alone_separate(odd: str, separator: str, tmp_path: Path
         ("Word POS\none DET\n", "line 1 of .* names the columns; remove it"),
         ("token\tlemma\tner_tag\none\tone\tO\n", "line 1 of .* names the columns; remove it"),
         ("Ada, B-PER\nran, O\n", "every word of .* ends with ','; separate the columns by tabs"),
+        ("", "holds no labelled items"),
         ("Ada,B-PER\n", "has 1 columns, not 2: .* .tabs or blanks separate columns"),
         ("one DET\n\n\ufefftwo NUM\n", "line 3 of .* begins with a byte order mark"),
         ("Ada\tO\n\tO", "line 2 of .* has no word"),
@@ -243,9 +244,13 @@ def test_questions_of_squad_with_and_without_answers(tmp_path: Path) -> None:
     for said in (1, "true", "False"):
         with pytest.raises(UserError, match=r"has is_impossible .* and answers; write true or"):
             of_json(tmp_path, "question_answering", {**row, "is_impossible": said})
-    nothing = {**row, "answers": [], "is_impossible": False}
-    with pytest.raises(UserError, match="has is_impossible False and no answer; write true or"):
-        of_json(tmp_path, "question_answering", nothing)
+    with pytest.raises(UserError, match="must have answers with text and answer_start"):
+        other = [{"body": "a"}]
+        of_json(tmp_path, "question_answering", {**row, "answers": other, "is_impossible": False})
+    for nothing in ([], {"texts": ["a"]}):
+        unanswered = {**row, "answers": nothing, "is_impossible": False}
+        with pytest.raises(UserError, match="has is_impossible False and no answer; write true or"):
+            of_json(tmp_path, "question_answering", unanswered)
     twice = squad(CAT).replace('"answers":', '"answers": [], "answers":')
     with pytest.raises(UserError, match="'answers' comes twice in an object"):
         items(written(tmp_path / "b.json", twice), "question_answering")

@@ -79,7 +79,8 @@ def test_a_cell_that_is_no_text_or_no_list_is_refused(tmp_path: Path) -> None:
             check_rows(model, {name: [cell] for name, cell in row.items()}, [7], "a")
     # Of one choice the model would always be sure.
     for choices, lacking in (
-        ([], "choices"), (["b"], "second choice"), (["b", " "], "text in one of its choices"),
+        ([], "choices"), (["b"], "second choice"), ([7], "second choice"),
+        (["b", " "], "text in each of its choices"),
     ):  # fmt: skip
         with pytest.raises(UserError, match=f"row 7 of a, counted from 0, has no {lacking}; fill"):
             check_rows(model, {"text": ["a"], "choices": [choices]}, [7], "a")
