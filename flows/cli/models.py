@@ -176,7 +176,7 @@ def promote(
 ) -> None:
     """Give an alias to a verified version.
 
-    Whatever its comparison with the version that has the alias says.
+    Whatever its comparison with the version that has the alias says; both must be of one kind.
 
     Example: bertsmith promote bertsmith-encoder --version 3
     """
