@@ -162,7 +162,7 @@ def has_quotes(path: str, delimiter: str) -> bool:
 
 
 def delimited_by(path: str, settings: TableSettings) -> str:
-    """What tells the cells of a delimited file apart, which another name may change."""
+    """The delimiter of a file, and its quotes where only the name of the file says them."""
     delimiter = delimiter_of(path, settings)
     is_as_named = delimiter == "\t" and has_quotes(path, delimiter)
     return f"delimiter {delimiter!r}{' with quotes' if is_as_named else ''}"

@@ -40,7 +40,7 @@ def format_of(path: str, settings: TableSettings | None = None) -> str:
 
 
 def parsing_of(path: str, settings: TableSettings) -> str:
-    """How the rows of a file are told apart: by its format, and by delimiter and quotes."""
+    """How a file is cut into rows and cells: its format, or its delimiter and quotes."""
     kind = format_of(path, settings)
     return delimited_by(path, settings) if kind == "delimited" else kind
 
