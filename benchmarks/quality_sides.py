@@ -156,11 +156,13 @@ class Usual:
         lines.append(self._tuned("warm_up", warm_ups))
         return lines
 
-    def run(self, seed: int) -> Run:
-        """With what was chosen."""
+    def run(self, seed: int, times: int = 1) -> Run:
+        """With what was chosen, for the minutes or several times as long."""
         name = "-".join(f"{value:g}" for value in (*self._choice, seed))
+        if times > 1:
+            name += f"-times-{times}"
         result = self._result(
-            f"run-{name}", self._way, "--minutes", str(self._minutes),
+            f"run-{name}", self._way, "--minutes", str(self._minutes * times),
             "--rate", str(self._pace(self._way)), "--points", str(NUM_POINTS),
             "--seed", str(seed),
         )  # fmt: skip
