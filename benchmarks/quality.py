@@ -112,6 +112,7 @@ def seconds_until(curve: list[dict[str, float]], loss: float) -> float | None:
 
 
 def when(curve: list[dict[str, float]], loss: float) -> str:
+    """`seconds_until` in words."""
     seconds = seconds_until(curve, loss)
     return "never" if seconds is None else f"after {seconds:.0f} s"
 
@@ -138,13 +139,14 @@ def table(runs: Mapping[str, list[Run]], data: Data) -> list[str]:
         )
     lines.append("")
     for side in (USUAL, LONGER):
-        for seed, (usual, own) in enumerate(zip(runs[side], runs[OURS], strict=False)):
+        for seed, usual in enumerate(runs[side]):
+            own = runs[OURS][seed]
             last, own_last = usual.curve[-1], own.curve[-1]
             lines.append(
-                f"- {side}, seed {seed}: its last loss, {last['loss']:.3f} after "
-                f"{last['seconds']:.0f} s, `budget` reached {when(own.curve, last['loss'])}; "
-                f"the last loss of `budget`, {own_last['loss']:.3f} after "
-                f"{own_last['seconds']:.0f} s, it reached {when(usual.curve, own_last['loss'])}."
+                f"- {side}, seed {seed}: last loss {last['loss']:.3f} after "
+                f"{last['seconds']:.0f} s; `budget`: {own_last['loss']:.3f} after "
+                f"{own_last['seconds']:.0f} s. To the other's last loss: `budget` "
+                f"{when(own.curve, last['loss'])}, {side} {when(usual.curve, own_last['loss'])}."
             )
     return lines
 
@@ -166,7 +168,7 @@ def draw(
     random = 100 * fmean(accuracies["random weights"])
     scores.axhline(random, color="grey", linestyle=":", linewidth=1, label="random weights")
     scores.axhline(100 * tfidf, color="black", linestyle="--", linewidth=1, label="TF-IDF")
-    scores.set_xticks(range(len(runs)), list(runs))
+    scores.set_xticks(range(len(runs)), list(runs), fontsize=7)
     scores.set_xlim(-0.5, len(runs) - 0.5)
     losses.set_title("held-out loss of masked tokens", fontsize=9)
     losses.set_xlabel("minutes of training")
